@@ -213,19 +213,31 @@ async fn transact(
     outcome
 }
 
-/// Plain updates on a majority: `updates` of them count as one.
-async fn plain(to: SocketAddr, clients: usize, updates: i64, time: Duration) -> Outcome {
+/// Updates on a majority outside transactions: `updates` of them count as one. Drivers give each a session and a number.
+async fn plain(
+    to: SocketAddr,
+    clients: usize,
+    updates: i64,
+    in_session: bool,
+    time: Duration,
+) -> Outcome {
     let start = Instant::now();
     let end = start + time;
     let tasks = (0..clients).map(|client| {
         tokio::spawn(async move {
             let mut talk = Talk::open(to).await.unwrap();
             let own = SHARED as i64 + client as i64 * 2;
+            let (session, mut number) = (session(), 0_i64);
             let mut latencies = Vec::new();
             while Instant::now() < end {
                 let began = Instant::now();
                 for id in own..own + updates {
                     let mut command = update(id);
+                    if in_session {
+                        number += 1;
+                        command.append(cstr!("lsid"), rawdoc! { "id": session.clone() });
+                        command.append(cstr!("txnNumber"), number);
+                    }
                     command.append(cstr!("writeConcern"), rawdoc! { "w": "majority" });
                     talk.exchange(&command).await.unwrap();
                 }
@@ -318,34 +330,62 @@ async fn compare(
     line(&measure, "ours", &processor, None);
 }
 
-/// The same two updates with and without a transaction, by one client and by 64.
+/// How two updates are sent.
+#[derive(Clone, Copy)]
+enum Way {
+    Transaction,
+    Plain,
+    /// As drivers send them.
+    InSession,
+}
+
+impl Way {
+    const ALL: [Self; 3] = [Self::Transaction, Self::Plain, Self::InSession];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Transaction => "in a transaction",
+            Self::Plain => "alone",
+            Self::InSession => "alone, in a session with a number",
+        }
+    }
+}
+
+/// The same two updates with and without a transaction, by one client and by 64: the time, and the processor of the
+/// primary and of all members.
 async fn two_updates(effort: Effort, set: &Set, primary: usize) {
     let to = set.address(primary);
     for clients in [1, 64].into_iter().filter(|clients| effort.clients.contains(clients)) {
-        let mut figures = [const { Vec::new() }; 2];
+        let mut figures: [[Figures; 3]; 3] = Default::default();
         for _ in 0..effort.rounds {
-            for (place, transaction) in [true, false].into_iter().enumerate() {
-                let before = set.process(primary).processor_time();
-                let outcome = match transaction {
-                    true => transact(Dialect::Quorate, to, clients, false, effort.load).await,
-                    false => plain(to, clients, 2, effort.load).await,
+            for (figures, way) in figures.iter_mut().zip(Way::ALL) {
+                let used = || [0, 1, 2].map(|member| set.process(member).processor_time());
+                let before = used();
+                let outcome = match way {
+                    Way::Transaction => {
+                        transact(Dialect::Quorate, to, clients, false, effort.load).await
+                    }
+                    Way::Plain => plain(to, clients, 2, false, effort.load).await,
+                    Way::InSession => plain(to, clients, 2, true, effort.load).await,
                 };
-                let used = set.process(primary).processor_time() - before;
-                let processor = used.as_secs_f64() * 1e6 / outcome.latencies.len() as f64;
-                figures[place].push((outcome.at(0.5), processor));
+                let after = used();
+                let each = |member: usize| {
+                    let used = after[member] - before[member];
+                    used.as_secs_f64() * 1e6 / outcome.latencies.len() as f64
+                };
+                figures[0].push(outcome.at(0.5));
+                figures[1].push(each(primary));
+                figures[2].push((0..3).map(each).sum());
             }
         }
-        let [inside, outside] = figures;
-        let of = |all: &[(f64, f64)], time: bool| -> Figures {
-            all.iter()
-                .map(|(latency, processor)| if time { *latency } else { *processor })
-                .collect()
-        };
-        for (what, time) in [("p50, µs", true), ("CPU µs, primary", false)] {
+        for (place, what) in
+            ["p50, µs", "CPU µs, primary", "CPU µs, all members"].iter().enumerate()
+        {
             let measure = format!("two updates, {what}, {clients} clients");
-            let inside = of(&inside, time);
-            line(&measure, "in a transaction", &inside, None);
-            line(&measure, "alone", &of(&outside, time), Some(&inside));
+            for (way, each) in Way::ALL.into_iter().zip(&figures) {
+                let inside = (!matches!(way, Way::Transaction)).then(|| &figures[0][place]);
+                line(&measure, way.name(), &each[place], inside);
+            }
         }
     }
 }
@@ -354,7 +394,7 @@ async fn two_updates(effort: Effort, set: &Set, primary: usize) {
 async fn open_transactions(effort: Effort, to: SocketAddr) {
     let (mut beside, mut alone) = (Figures::default(), Figures::default());
     for _ in 0..effort.rounds {
-        alone.push(plain(to, WRITERS, 1, effort.load).await.per_second());
+        alone.push(plain(to, WRITERS, 1, false, effort.load).await.per_second());
         let mut open = Vec::new();
         for place in 0..OPEN as i64 {
             let (mut talk, session) = (Talk::open(to).await.unwrap(), session());
@@ -364,7 +404,7 @@ async fn open_transactions(effort: Effort, to: SocketAddr) {
             talk.exchange(&command).await.unwrap();
             open.push((talk, session));
         }
-        beside.push(plain(to, WRITERS, 1, effort.load).await.per_second());
+        beside.push(plain(to, WRITERS, 1, false, effort.load).await.per_second());
         for (mut talk, session) in open {
             let mut command = rawdoc! { "abortTransaction": 1, "$db": "admin" };
             within(&mut command, &session, 1);
