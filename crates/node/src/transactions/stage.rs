@@ -304,7 +304,7 @@ impl Writer<'_> {
             self.state.transactions.bodies.remove(id);
         }
         self.node.cursors().kill_transactions(ended);
-        self.node.transactions_ended();
+        self.node.end_queue().transactions_ended(ended);
     }
 }
 

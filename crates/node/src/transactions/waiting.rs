@@ -1,12 +1,12 @@
-//! Plain writes that meet a key of an open transaction wait until one ends.
+//! Plain writes that meet a key of an open transaction wait until that transaction ends.
 //!
-//! A waiting writer gives the write lock back and sleeps until a transaction ends. Between two looks at
-//! its time limit it is woken by nothing else: there is no spinning. It holds no keys, and transactions
-//! never wait, so there is no deadlock.
+//! A waiting writer gives the write lock back and sleeps until the transaction ends. Between two looks at
+//! its time limit it is woken by nothing else: there is no spinning, and the ends of other transactions cost it nothing.
+//! It holds no keys, and transactions never wait, so there is no deadlock.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use quorate_transactions::TransactionId;
@@ -16,7 +16,6 @@ use crate::catalog::{Collection, Ident};
 use crate::context::Interrupt;
 use crate::error::{CommandError, ErrorCode};
 use crate::namespace::Namespace;
-use crate::node::Node;
 use crate::writer::Writer;
 
 /// The most writes that wait at once; each keeps a thread.
@@ -28,15 +27,28 @@ const INTERRUPT_INTERVAL: Duration = Duration::from_millis(20);
 /// Where writers wait for the end of transactions.
 #[derive(Default)]
 pub(crate) struct EndQueue {
-    /// How often transactions have ended.
-    ends: Mutex<u64>,
-    woken: Condvar,
+    /// The open transactions that writes wait for.
+    waited_for: Mutex<BTreeMap<TransactionId, Waited>>,
     waiting: AtomicUsize,
     /// `maxTransactionLockRequestTimeoutMillis`.
     lock_request: LockRequest,
     /// The collections whose description a command waits to change, and how many such commands.
     wanted: Mutex<BTreeMap<Ident, usize>>,
     passed: Condvar,
+}
+
+/// A transaction that writes wait for.
+#[derive(Default)]
+struct Waited {
+    writes: usize,
+    ended: Arc<Condvar>,
+}
+
+/// A write that waits for a transaction, from the moment on in which it was seen to be open.
+struct Waiting<'q> {
+    queue: &'q EndQueue,
+    holder: TransactionId,
+    ended: Arc<Condvar>,
 }
 
 /// How long a transaction waits, in milliseconds: −1 for as long as its statement may take.
@@ -104,12 +116,12 @@ impl EndQueue {
         }
     }
 
-    fn count(&self) -> u64 {
-        *self.ends.lock().unwrap_or_else(PoisonError::into_inner)
+    fn waited_for(&self) -> MutexGuard<'_, BTreeMap<TransactionId, Waited>> {
+        self.waited_for.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until a transaction ends after this count, or until the interrupt says to stop.
-    fn wait(&self, count: u64, interrupt: &Interrupt) -> Result<(), CommandError> {
+    /// A write is about to wait for an open transaction. The caller holds the write lock, under which transactions end.
+    fn enter(&self, holder: TransactionId) -> Result<Waiting<'_>, CommandError> {
         if self.waiting.fetch_add(1, Ordering::SeqCst) >= MAX_WAITING {
             self.waiting.fetch_sub(1, Ordering::SeqCst);
             return Err(CommandError::new(
@@ -119,27 +131,49 @@ impl EndQueue {
                 ),
             ));
         }
+        let mut waited_for = self.waited_for();
+        let waited = waited_for.entry(holder).or_default();
+        waited.writes += 1;
+        Ok(Waiting { queue: self, holder, ended: Arc::clone(&waited.ended) })
+    }
+
+    /// Wakes the writes that wait for these transactions.
+    pub(super) fn transactions_ended(&self, ended: &[TransactionId]) {
+        let mut waited_for = self.waited_for();
+        for waited in ended.iter().filter_map(|id| waited_for.remove(id)) {
+            waited.ended.notify_all();
+        }
+    }
+}
+
+impl Waiting<'_> {
+    /// Waits until the transaction has ended, or until the interrupt says to stop.
+    fn wait(&self, interrupt: &Interrupt) -> Result<(), CommandError> {
         interrupt.set_waiting(true);
-        let mut ends = self.ends.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut waited_for = self.queue.waited_for();
         let mut result = interrupt.check();
-        while *ends == count && result.is_ok() {
-            let waited = self.woken.wait_timeout(ends, INTERRUPT_INTERVAL);
-            ends = waited.unwrap_or_else(PoisonError::into_inner).0;
+        while waited_for.contains_key(&self.holder) && result.is_ok() {
+            let woken = self.ended.wait_timeout(waited_for, INTERRUPT_INTERVAL);
+            waited_for = woken.unwrap_or_else(PoisonError::into_inner).0;
             result = interrupt.check();
         }
-        drop(ends);
+        drop(waited_for);
         interrupt.set_waiting(false);
-        self.waiting.fetch_sub(1, Ordering::SeqCst);
         result
     }
 }
 
-impl Node {
-    /// Wakes the commands that wait for a transaction to end.
-    pub(crate) fn transactions_ended(&self) {
-        let queue = self.end_queue();
-        *queue.ends.lock().unwrap_or_else(PoisonError::into_inner) += 1;
-        queue.woken.notify_all();
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.queue.waiting.fetch_sub(1, Ordering::SeqCst);
+        let mut waited_for = self.queue.waited_for();
+        // It is not there any more once the transaction has ended.
+        if let Some(waited) = waited_for.get_mut(&self.holder) {
+            waited.writes -= 1;
+            if waited.writes == 0 {
+                waited_for.remove(&self.holder);
+            }
+        }
     }
 }
 
@@ -162,7 +196,7 @@ impl Writer<'_> {
     }
 
     /// If the last error came from a key that a transaction holds: commits what was deferred, gives
-    /// the lock back and waits until a transaction has ended. Then returns true, and nothing that was
+    /// the lock back and waits until that transaction has ended. Then returns true, and nothing that was
     /// looked up before need be as it was.
     pub(crate) fn wait_if_blocked(&mut self) -> Result<bool, CommandError> {
         if self.is_staging() || self.is_replaying() {
@@ -173,12 +207,11 @@ impl Writer<'_> {
         self.flush()?;
         self.node.counters().write_conflict();
         interrupt.count_conflict();
-        let queue = self.node.end_queue();
-        let count = queue.count();
         if self.state.transactions.table.is_open(holder) {
+            let waiting = self.node.end_queue().enter(holder)?;
             self.state.let_go();
             let mut waited = Ok(());
-            (self.node.options().block.0)(&mut || waited = queue.wait(count, &interrupt));
+            (self.node.options().block.0)(&mut || waited = waiting.wait(&interrupt));
             self.state.take_again();
             waited?;
         }

@@ -53,7 +53,31 @@ fn a_plain_write_waits_for_the_transaction_and_a_plain_read_does_not() {
     assert_eq!(find(&member, "c"), [doc! { "_id": 1, "x": 111 }]);
 }
 
-/// How many writes have met a key of an open transaction.
+/// A write that is woken by the end of another transaction meets the same key again, and counts as waiting twice.
+#[test]
+fn a_waiting_write_is_woken_by_no_other_transaction() {
+    let member = primary();
+    insert(&member, "c", vec![doc! { "_id": 1, "x": 0 }, doc! { "_id": 2, "x": 0 }]);
+    let mut session = Session::start(&member, 1, 1);
+    session.ok(set(1, 1));
+    std::thread::scope(|threads| {
+        let member = &member;
+        let waiting = threads.spawn(move || plain(member, update(1, doc! { "$inc": { "x": 10 } })));
+        while waits(member) == 0 {
+            std::thread::yield_now();
+        }
+        for number in 1..=200 {
+            let mut other = Session::start(member, 2, number);
+            other.ok(update(2, doc! { "$inc": { "x": 1 } }));
+            other.commit();
+        }
+        session.commit();
+        waiting.join().unwrap();
+    });
+    assert_eq!(waits(&member), 1);
+    assert_eq!(find(&member, "c"), [doc! { "_id": 1, "x": 11 }, doc! { "_id": 2, "x": 200 }]);
+}
+
 #[test]
 fn a_waiting_write_ends_at_its_time_limit() {
     let member = primary();
