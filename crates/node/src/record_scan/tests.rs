@@ -217,8 +217,9 @@ fn a_helper_that_panics_ends_the_scan_with_an_error() {
         Ok(true)
     });
     let helpers = Arc::new(Helpers::new(|job| {
-        std::thread::spawn(move || catch_unwind(AssertUnwindSafe(job)).unwrap_err());
-        true
+        // It is waited for: a reader that is faster would meet no panic.
+        let helper = std::thread::spawn(move || catch_unwind(AssertUnwindSafe(job)).unwrap_err());
+        helper.join().is_ok()
     }));
     let mut scan = stage.scan(examiner, &helpers);
     let failure = std::iter::from_fn(|| scan.next().transpose()).find_map(Result::err).unwrap();
