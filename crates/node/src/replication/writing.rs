@@ -16,6 +16,7 @@ use crate::catalog::Collection;
 use crate::error::CommandError;
 use crate::moments::Moment;
 use crate::records::EMPTY_DOCUMENT;
+use crate::structure::place_of;
 use crate::writer::{Entry, Operation, Totals, Writer};
 
 /// A commit: its sequence, for durability, and its optime, for write concerns.
@@ -143,9 +144,8 @@ impl Writer<'_> {
     pub(crate) fn stored_document(&self, document: RawDocumentBuf) -> Bytes {
         let bytes = document.into_bytes();
         let shared = self.log_state.pending.last().and_then(|(_, entry)| {
-            let object = RawDocument::from_bytes(entry).ok()?.get_document("o").ok()?.as_bytes();
-            let start = object.as_ptr() as usize - entry.as_ptr() as usize;
-            (object == bytes).then(|| entry.slice(start..start + object.len()))
+            let object = place_of(entry, "o")?;
+            (entry[object.clone()] == bytes).then(|| entry.slice(object))
         });
         shared.unwrap_or_else(|| bytes.into())
     }
