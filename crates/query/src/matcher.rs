@@ -132,12 +132,6 @@ impl Matcher {
         Ok(matched.then_some(MatchDetails { array_index: progress.array_index }))
     }
 
-    /// Every path that the query looks at, or `None` if an expression or a schema may look at any.
-    pub fn referenced_paths(&self) -> Option<Vec<&Path>> {
-        let mut paths = Vec::new();
-        self.root.collect_paths(&mut paths).then_some(paths)
-    }
-
     pub(crate) fn root(&self) -> &Node {
         &self.root
     }
@@ -170,20 +164,6 @@ impl ValueMatcher {
 }
 
 impl Node {
-    fn collect_paths<'a>(&'a self, paths: &mut Vec<&'a Path>) -> bool {
-        match self {
-            Self::And(children) | Self::Or(children) | Self::Nor(children) => {
-                children.iter().all(|child| child.collect_paths(paths))
-            }
-            Self::Field { path, .. } => {
-                paths.push(path);
-                true
-            }
-            Self::Expr(_) | Self::Schema(_) => false,
-            Self::Constant(_) => true,
-        }
-    }
-
     pub(crate) fn matches(
         &self,
         document: DocumentRef<'_>,

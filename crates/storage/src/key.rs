@@ -116,14 +116,6 @@ pub fn class_of(value: &Bson) -> Class {
     }
 }
 
-/// The first byte of every key of a class in this order, for scans over one class.
-pub fn class_byte(class: Class, order: FieldOrder) -> u8 {
-    match order {
-        FieldOrder::Ascending => class as u8,
-        FieldOrder::Descending => !(class as u8),
-    }
-}
-
 /// Where a document stands in its collection: eight bytes, most significant first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RecordId(pub u64);

@@ -116,16 +116,6 @@ impl Path {
         walk_document(document, &self.components, leaf, None, visit)
     }
 
-    /// Follows the path as a query does, starting at the elements of an array.
-    pub fn any_in_array<'a>(
-        &self,
-        array: ArrayRef<'a>,
-        leaf: LeafArrays,
-        visit: &mut Visitor<'_, 'a>,
-    ) -> bool {
-        walk_array(array, &self.components, leaf, None, visit)
-    }
-
     /// Follows the path as an expression does: arrays on the way are mapped over, elements that
     /// are not documents or lack the rest of the path are left out.
     pub fn evaluate<'a>(&self, document: DocumentRef<'a>) -> Option<PathValue<'a>> {

@@ -206,11 +206,6 @@ impl TypeSet {
     pub fn contains(self, value: ValueRef<'_>) -> bool {
         self.bits & (1 << bit_of(type_number(value))) != 0
     }
-
-    /// Whether arrays are in the set.
-    pub fn contains_array(self) -> bool {
-        self.bits & (1 << 4) != 0
-    }
 }
 
 fn bit_of(number: i32) -> u32 {
