@@ -1,7 +1,7 @@
 //! `quorate import URI DB.COLLECTION [FILE]`: documents from JSON lines or CSV into a collection.
 
 use std::fs::File;
-use std::io::{self, BufRead, BufReader};
+use std::io::{self, BufRead, BufReader, Cursor, Read};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
@@ -79,11 +79,13 @@ pub(crate) fn run(arguments: &ImportArguments, screen: &mut Screen) -> Result<Ou
         }
         let mut filling = Filling::new(&client, place.clone(), &tally, &arguments.uri);
         let work = async {
-            match format {
-                Format::Jsonl => read_json(source, &mut filling).await?,
-                Format::Csv => read_csv(arguments, source, &mut filling).await?,
-            }
-            filling.finish().await
+            let read = match format {
+                Format::Jsonl => read_json(source, &mut filling).await,
+                Format::Csv => read_csv(arguments, source, &mut filling).await,
+            };
+            // What comes before a mistake in the file is imported.
+            let filled = filling.finish().await?;
+            read.map(|()| filled)
         };
         let filled = tally.shown(arguments.json, work).await;
         client.close().await;
@@ -127,27 +129,62 @@ fn open(arguments: &ImportArguments, tally: &Arc<Tally>) -> Result<Box<dyn BufRe
     Ok(Box::new(BufReader::new(counted)))
 }
 
-async fn read_json(source: Box<dyn BufRead>, filling: &mut Filling) -> Result<(), Failure> {
-    let wrong = |what: String| {
-        Failure::Problem(format!("{what}; correct the file: what comes before is imported"))
-    };
-    for value in serde_json::Deserializer::from_reader(source).into_iter::<Value>() {
-        let value = value.map_err(|error| wrong(format!("the file is no JSON: {error}")))?;
-        let values = match value {
-            Value::Array(values) => values,
-            other => vec![other],
-        };
-        for value in values {
-            // A copy for the message of a failure costs far less than its text.
-            let document = match Bson::try_from(value.clone()) {
-                Ok(Bson::Document(document)) => document,
-                Ok(_) => return Err(wrong(format!("{} is no document", Foreign(&value)))),
-                Err(error) => {
-                    return Err(wrong(format!("{} is no document: {error}", Foreign(&value))));
-                }
-            };
-            add(filling, &document).await?;
+/// Says what is wrong with the file, and what of it is there.
+fn wrong(what: String) -> Failure {
+    Failure::Problem(format!("{what}; correct the file: what comes before is imported"))
+}
+
+/// Reads documents: a line at a time as long as each holds one value, which is the usual file and the fast way.
+async fn read_json(mut source: Box<dyn BufRead>, filling: &mut Filling) -> Result<(), Failure> {
+    let (mut line, mut lines) = (Vec::new(), 0_usize);
+    loop {
+        line.clear();
+        let read = source.read_until(b'\n', &mut line);
+        if read.map_err(|error| wrong(format!("the file cannot be read: {error}")))? == 0 {
+            return Ok(());
         }
+        if line.trim_ascii().is_empty() {
+            lines += 1;
+            continue;
+        }
+        let value = std::str::from_utf8(&line).ok().and_then(|line| line.parse::<Value>().ok());
+        let Some(value) = value else { break };
+        add_json(filling, value).await?;
+        lines += 1;
+    }
+    // A value may go on in the next line, or others follow it in its own.
+    let rest = Cursor::new(line).chain(source);
+    for value in serde_json::Deserializer::from_reader(rest).into_iter::<Value>() {
+        let value = value.map_err(|error| wrong(no_json(&error, lines)))?;
+        add_json(filling, value).await?;
+    }
+    Ok(())
+}
+
+/// What is wrong with text that begins after so many lines of the file.
+fn no_json(error: &serde_json::Error, lines: usize) -> String {
+    let (line, column) = (error.line(), error.column());
+    let told = error.to_string();
+    let what = told.strip_suffix(&format!(" at line {line} column {column}")).unwrap_or(&told);
+    format!("line {}, column {column}: the file is no JSON: {what}", lines + line)
+}
+
+/// Adds a document, or each of an array of them.
+async fn add_json(filling: &mut Filling, value: Value) -> Result<(), Failure> {
+    let values = match value {
+        Value::Array(values) => values,
+        other => vec![other],
+    };
+    for value in values {
+        // A copy for the message of a failure costs far less than its text.
+        let document = match Bson::try_from(value.clone()) {
+            Ok(Bson::Document(document)) => document,
+            Ok(_) => return Err(wrong(format!("{} is no document", Foreign(&value)))),
+            Err(error) => {
+                return Err(wrong(format!("{} is no document: {error}", Foreign(&value))));
+            }
+        };
+        add(filling, &document).await?;
     }
     Ok(())
 }
@@ -157,11 +194,7 @@ async fn read_csv(
     source: Box<dyn BufRead>,
     filling: &mut Filling,
 ) -> Result<(), Failure> {
-    let wrong = |line: usize, what: String| {
-        Failure::Problem(format!(
-            "line {line}: {what}; correct the file: what comes before is imported"
-        ))
-    };
+    let wrong = |line: usize, what: String| wrong(format!("line {line}: {what}"));
     let mut records = Records::new(source);
     let mut names = arguments.fields.clone();
     while let Some(record) =

@@ -510,6 +510,12 @@ fn json_lines_come_back_as_they_were() {
     let broken = quorate_with_input(&["import", set.uri(), "shop.array"], "{\"_id\": 4}\n{oops");
     assert_eq!(broken.code(), 1);
     assert!(broken.stderr().contains("line 2"), "{}", broken.stderr());
+    assert_eq!(all("array").len(), 4, "what comes before the mistake is imported");
+    let odd = "{\"_id\": 5}\n\n{\"_id\": 6} {\"_id\": 7}\n{\"_id\":\n8}\n";
+    fine(quorate_with_input(&["import", set.uri(), "shop.array"], odd));
+    assert_eq!(all("array").len(), 8);
+    let later = quorate_with_input(&["import", set.uri(), "shop.array"], "{}\n{\n\"_id\": 9,\n,}");
+    assert!(later.stderr().contains("line 4, column 1"), "{}", later.stderr());
 }
 
 #[test]
