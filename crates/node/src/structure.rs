@@ -52,17 +52,6 @@ pub(crate) struct Element {
     pub(crate) place: Range<usize>,
 }
 
-/// Where the value of the element with this name lies in a document.
-pub(crate) fn place_of(document: &[u8], name: &str) -> Option<Range<usize>> {
-    let mut elements = Elements::new(document).ok()?;
-    while let Some(element) = elements.next().ok()? {
-        if document[element.name] == *name.as_bytes() {
-            return Some(element.place);
-        }
-    }
-    None
-}
-
 /// Walks through the elements of a document.
 pub(crate) struct Elements<'a> {
     bytes: &'a [u8],

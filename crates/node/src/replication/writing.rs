@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bson::{RawDocument, RawDocumentBuf, rawdoc};
 use quorate_protocol::{OpTime, OpTimeAndWallTime, Term, Timestamp};
 use quorate_storage::{Batch, Bytes, CommitSequence};
-use quorate_wire::to_bson_timestamp;
+use quorate_wire::{find_field, to_bson_timestamp};
 
 use super::oplog::{entry_position, undo_key};
 use super::rollback::{Statement, statement_of};
@@ -16,7 +16,6 @@ use crate::catalog::Collection;
 use crate::error::CommandError;
 use crate::moments::Moment;
 use crate::records::EMPTY_DOCUMENT;
-use crate::structure::place_of;
 use crate::writer::{Entry, Operation, Totals, Writer};
 
 /// A commit: its sequence, for durability, and its optime, for write concerns.
@@ -144,8 +143,10 @@ impl Writer<'_> {
     pub(crate) fn stored_document(&self, document: RawDocumentBuf) -> Bytes {
         let bytes = document.into_bytes();
         let shared = self.log_state.pending.last().and_then(|(_, entry)| {
-            let object = place_of(entry, "o")?;
-            (entry[object.clone()] == bytes).then(|| entry.slice(object))
+            let object =
+                find_field(RawDocument::from_bytes(entry).ok()?, "o")?.document()?.as_bytes();
+            let start = object.as_ptr() as usize - entry.as_ptr() as usize;
+            (object == bytes).then(|| entry.slice(start..start + object.len()))
         });
         shared.unwrap_or_else(|| bytes.into())
     }
