@@ -143,13 +143,11 @@ async fn read_json(mut source: Box<dyn BufRead>, filling: &mut Filling) -> Resul
         if read.map_err(|error| wrong(format!("the file cannot be read: {error}")))? == 0 {
             return Ok(());
         }
-        if line.trim_ascii().is_empty() {
-            lines += 1;
-            continue;
+        if !line.trim_ascii().is_empty() {
+            let text = std::str::from_utf8(&line).ok();
+            let Some(value) = text.and_then(|text| text.parse().ok()) else { break };
+            add_json(filling, value).await?;
         }
-        let value = std::str::from_utf8(&line).ok().and_then(|line| line.parse::<Value>().ok());
-        let Some(value) = value else { break };
-        add_json(filling, value).await?;
         lines += 1;
     }
     // A value may go on in the next line, or others follow it in its own.
