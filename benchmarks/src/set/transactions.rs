@@ -160,9 +160,15 @@ impl Actor {
     }
 }
 
-fn within(command: &mut RawDocumentBuf, session: &Binary, number: i64) {
+/// Gives a command its session and its number.
+fn number_in(command: &mut RawDocumentBuf, session: &Binary, number: i64) {
     command.append(cstr!("lsid"), rawdoc! { "id": session.clone() });
     command.append(cstr!("txnNumber"), number);
+}
+
+/// Makes a command part of a transaction.
+fn within(command: &mut RawDocumentBuf, session: &Binary, number: i64) {
+    number_in(command, session, number);
     command.append(cstr!("autocommit"), false);
 }
 
@@ -235,8 +241,7 @@ async fn plain(
                     let mut command = update(id);
                     if in_session {
                         number += 1;
-                        command.append(cstr!("lsid"), rawdoc! { "id": session.clone() });
-                        command.append(cstr!("txnNumber"), number);
+                        number_in(&mut command, &session, number);
                     }
                     command.append(cstr!("writeConcern"), rawdoc! { "w": "majority" });
                     talk.exchange(&command).await.unwrap();
