@@ -52,7 +52,7 @@ pub(crate) fn run(fuzz_seconds: u64) -> Result<(), Failure> {
     let mut finished = take(first);
     let (begin_clippy, clippy_begins) = mpsc::channel();
     let guard = move || {
-        let built = || build().map(|_| ());
+        let built = || build().map(drop);
         pymongo_suite::guard(built, || {
             // Ignore send errors: the receiver is gone if the thread of clippy has panicked.
             let _ = begin_clippy.send(());
