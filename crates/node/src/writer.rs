@@ -172,6 +172,11 @@ impl<'n> Writer<'n> {
         })
     }
 
+    /// The state is still, or again, what this view shows.
+    pub(crate) fn keep_view(&mut self, view: View) {
+        self.view = OnceCell::from(view);
+    }
+
     /// The state is another one than the view shows.
     pub(crate) fn forget_view(&mut self) {
         self.view = OnceCell::new();
@@ -528,6 +533,11 @@ impl<'n> Writer<'n> {
         }
         self.tell_changed();
         self.record_current(&mut batch)?;
+        self.commit_or_defer(batch)
+    }
+
+    /// Commits a batch by itself, or with others if changes are deferred.
+    pub(crate) fn commit_or_defer(&mut self, batch: Batch) -> Result<(), CommandError> {
         if let Some(deferred) = &mut self.deferred {
             deferred.append(batch);
             return if deferred.byte_size() > MAX_BATCH_BYTES { self.flush() } else { Ok(()) };

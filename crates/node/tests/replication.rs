@@ -188,6 +188,29 @@ fn a_repeated_write_is_known_to_followers_and_forgotten_by_a_rollback() {
     assert_eq!(from.find(doc! {"find": "a"}), [doc! {"_id": 1, "n": 1}]);
 }
 
+/// Statements of one write may have entries of other sessions between them, and all of them are applied together.
+#[test]
+fn a_follower_knows_every_statement_of_a_write_that_others_interrupted() {
+    let (from, to) = (primary(), secondary());
+    from.insert("a", (0..3).map(|id| doc! {"_id": id, "n": 0}).collect());
+    to.node.apply(OpTime::NULL, entries(&from), now()).unwrap();
+    let end = position(&to).op_time;
+    let increments = |ids: std::ops::Range<i32>| {
+        let updates: Vec<_> =
+            ids.map(|id| doc! {"q": {"_id": id}, "u": {"$inc": {"n": 1}}}).collect();
+        doc! {"update": "a", "updates": updates}
+    };
+    from.ok(retryable(1, 7, increments(0..1)));
+    from.ok(retryable(2, 3, increments(2..3)));
+    from.ok(retryable(1, 7, increments(0..2)));
+    to.node.apply(end, entries(&from), now()).unwrap();
+    show(&to.node, MemberState::Primary, true);
+    to.ok(retryable(1, 7, increments(0..2)));
+    to.ok(retryable(2, 3, increments(2..3)));
+    let all: Vec<_> = (0..3).map(|id| doc! {"_id": id, "n": 1}).collect();
+    assert_eq!(to.find(doc! {"find": "a", "sort": {"_id": 1}}), all, "none is done twice");
+}
+
 /// What of an entry tells the chain of its session: its number, and where the entry before it is.
 fn chain(entry: &bson::RawDocument) -> (i64, Option<bson::Timestamp>) {
     let previous = entry.get_document("prevOpTime").unwrap();

@@ -15,7 +15,7 @@ use quorate_storage::key::RecordId;
 
 use super::Replication;
 use super::oplog::{damaged, entry_position};
-use super::prepare::{Change, Prepared, ToApply, prepare_entry};
+use super::prepare::{Change, Prepared, ToApply, document_of, prepare_entry};
 use crate::catalog::{Collection, Index};
 use crate::context::Now;
 use crate::error::{CommandError, ErrorCode};
@@ -23,7 +23,7 @@ use crate::index_keys::first_key;
 use crate::namespace::Namespace;
 use crate::node::Node;
 use crate::records::DocumentBytes;
-use crate::transactions::{is_abort, is_apply_ops, is_partial};
+use crate::transactions::{is_abort, is_apply_ops, is_partial, previous_of};
 use crate::writer::{Writer, check_document};
 
 /// The most entries that are applied under one hold of the write lock.
@@ -125,6 +125,10 @@ impl Writer<'_> {
                 self.replay([next.entry.clone()].into())?;
                 self.apply_one(&next.entry, next.prepared, fit)?;
                 self.log_unapplied()?;
+            }
+            if touched.alone {
+                self.flush()?;
+                touched.settle();
             }
         }
         self.flush()
@@ -396,70 +400,139 @@ impl Writer<'_> {
     }
 }
 
-/// The documents that changes concern.
+/// The documents and sessions that changes concern.
 #[derive(Default)]
 struct Touched {
-    /// Those of deferred changes: a change that touches one of them again must see it.
+    /// Documents of deferred changes: a change that touches one of them again must see it.
     deferred: BTreeSet<Vec<u8>>,
-    /// Those of changes that are committed: what was prepared before does not hold for them.
+    /// Documents of changes that are committed: what was prepared before does not hold for them.
     committed: BTreeSet<Vec<u8>>,
+    /// Sessions whose rows are deferred: the next entry of one must see its row.
+    sessions: BTreeSet<Vec<u8>>,
+    /// The session and number of the newest retryable write, whose row the writer still knows.
+    last_write: Option<(Vec<u8>, i64)>,
     /// The collection of the last entry and its name. It may change in what does not matter here; what
     /// matters changes by a command only.
     collection: Option<(String, Arc<Collection>)>,
     /// Room for a key.
     key: Vec<u8>,
-    /// Whether an entry of a transaction that goes on is deferred: the next one reads it in the log.
-    partial: bool,
+    /// Whether the last entry may touch more than is noted: it must be committed before the next one.
+    alone: bool,
+}
+
+/// What a change touches.
+struct Place {
+    /// Its document, as a key of the index of `_id`.
+    document: Vec<u8>,
+    /// Whether its collection has a unique key besides `_id`. Such a key may pass from one document to another: the
+    /// second must see the first.
+    shares_keys: bool,
 }
 
 impl Touched {
     /// What was deferred is committed.
     fn settle(&mut self) {
         self.committed.append(&mut self.deferred);
-        self.partial = false;
+        self.sessions.clear();
+        self.last_write = None;
+        self.alone = false;
     }
 
     /// Notes what an entry touches; false if it must not be deferred together with the others.
     fn admit(&mut self, writer: &Writer<'_>, next: &mut ToApply) -> Result<bool, CommandError> {
         let entry = &next.entry;
-        let document = match entry.get_str("op") {
-            Ok("i" | "d") => entry.get_document("o"),
-            Ok("u") => entry.get_document("o2"),
+        match entry.get_str("op") {
             Ok("n") => return Ok(true),
-            // A command concerns a whole collection.
-            _ => {
-                self.collection = None;
-                let fits = self.deferred.is_empty() && !self.partial;
-                self.partial |= entry.get_document("o").is_ok_and(is_partial);
-                return Ok(fits);
-            }
+            Ok("i" | "u" | "d") => {}
+            _ => return self.admit_command(writer, entry),
+        }
+        let Some(place) = self.place_of(writer, entry)? else {
+            return Ok(self.deferred.is_empty());
         };
-        let document = document.map_err(|_| damaged("o"))?;
-        let namespace = namespace_of(entry)?;
+        if self.committed.contains(&place.document) {
+            next.prepared = None;
+        }
+        let fits = self.has_room_for(&[&place]) && self.admit_write_of_session(entry);
+        self.deferred.insert(place.document);
+        Ok(fits)
+    }
+
+    /// Notes what a transaction touches that is one entry and changes documents only. Every other command is
+    /// applied alone.
+    fn admit_command(
+        &mut self,
+        writer: &Writer<'_>,
+        entry: &RawDocument,
+    ) -> Result<bool, CommandError> {
+        let object = entry.get_document("o").map_err(|_| damaged("o"))?;
+        let mut places = Vec::new();
+        let is_whole = is_apply_ops(object) && !is_partial(object) && previous_of(entry).is_none();
+        if let (true, Ok(operations)) = (is_whole, object.get_array("applyOps")) {
+            for operation in operations {
+                let operation = operation.ok().and_then(|operation| operation.as_document());
+                let changes_one = |change: &&RawDocument| document_of(change).is_some();
+                match operation.filter(changes_one) {
+                    Some(change) => places.push(self.place_of(writer, change)?),
+                    None => places.push(None),
+                }
+            }
+        }
+        let known: Option<Vec<Place>> = places.into_iter().collect();
+        let Some(places) = known.filter(|_| is_whole) else {
+            self.collection = None;
+            self.alone = true;
+            return Ok(self.deferred.is_empty() && self.sessions.is_empty());
+        };
+        let fits = self.has_room_for(&places.iter().collect::<Vec<_>>());
+        self.deferred.extend(places.into_iter().map(|place| place.document));
+        let session = entry.get_document("lsid").map(|session| session.as_bytes().to_vec());
+        self.last_write = None;
+        Ok(fits && session.map_or(true, |session| self.sessions.insert(session)))
+    }
+
+    /// Whether changes of these documents need not see anything that is deferred.
+    fn has_room_for(&self, places: &[&Place]) -> bool {
+        self.deferred.is_empty()
+            || places
+                .iter()
+                .all(|place| !place.shares_keys && !self.deferred.contains(&place.document))
+    }
+
+    /// Notes the session of a retryable write; false if its row is deferred, unless the writer knows it.
+    fn admit_write_of_session(&mut self, entry: &RawDocument) -> bool {
+        let (Ok(session), Ok(number)) = (entry.get_document("lsid"), entry.get_i64("txnNumber"))
+        else {
+            return true;
+        };
+        let session = session.as_bytes();
+        let is_last = |(last, of): &(Vec<u8>, i64)| last == session && *of == number;
+        if self.last_write.as_ref().is_some_and(is_last) {
+            return true;
+        }
+        self.last_write = Some((session.to_vec(), number));
+        self.sessions.insert(session.to_vec())
+    }
+
+    /// What a change of one document touches; none if its collection is not known.
+    fn place_of(
+        &mut self,
+        writer: &Writer<'_>,
+        change: &RawDocument,
+    ) -> Result<Option<Place>, CommandError> {
+        let document = document_of(change).ok_or_else(|| damaged("o"))?;
+        let namespace = namespace_of(change)?;
         if self.collection.as_ref().is_none_or(|(known, _)| known != namespace) {
             let found = writer.collection(&Namespace::parse(namespace)?);
             self.collection = found.map(|found| (namespace.to_owned(), found));
         }
-        let Some((_, collection)) = &self.collection else {
-            return Ok(self.deferred.is_empty());
-        };
-        // A unique key may pass from one document to another: the second must see the first.
-        let shares_keys = collection.indexes.iter().any(|index| index.unique && !index.is_id());
+        let Some((_, collection)) = &self.collection else { return Ok(None) };
         let Some(index) = collection.indexes.iter().find(|index| index.is_id()) else {
-            return Ok(self.deferred.is_empty());
+            return Ok(None);
         };
-        if shares_keys && !self.deferred.is_empty() {
-            return Ok(false);
-        }
+        let shares_keys = collection.indexes.iter().any(|index| index.unique && !index.is_id());
         first_key(document, &index.fields, &mut self.key)?;
-        let prefix = index.ident.prefix();
-        let mut key = Vec::with_capacity(prefix.len() + self.key.len());
-        key.extend(prefix);
-        key.extend(&self.key);
-        if self.committed.contains(&key) {
-            next.prepared = None;
-        }
-        Ok(self.deferred.insert(key))
+        let document = [&index.ident.prefix()[..], &self.key].concat();
+        Ok(Some(Place { document, shares_keys }))
     }
 }
 

@@ -174,7 +174,7 @@ pub(super) fn prepare_entry(
 }
 
 /// The document, or the `_id`, that an entry is about; none if it is about no single one.
-fn document_of(entry: &RawDocument) -> Option<&RawDocument> {
+pub(super) fn document_of(entry: &RawDocument) -> Option<&RawDocument> {
     match entry.get_str("op").ok()? {
         "i" | "d" => entry.get_document("o").ok(),
         "u" => entry.get_document("o2").ok(),

@@ -93,6 +93,9 @@ impl Writer<'_> {
         undo: Option<&RawDocument>,
         collection: Option<&Collection>,
     ) -> Result<bool, CommandError> {
+        if self.is_staging() {
+            return Ok(self.stage_replayed(undo));
+        }
         if let Some(undone) = self.take_undone() {
             if let Some((at, statement)) = undone {
                 self.unlog(batch, at, statement.as_ref())?;

@@ -193,10 +193,17 @@ impl Writer<'_> {
             return Ok(());
         }
         let operations = self.chain_operations(entry)?;
+        let (before, committed) = (self.view().clone(), self.last_sequence);
         self.begin_stage();
-        let applied = operations.iter().try_for_each(|(operation, _)| apply(self, operation));
+        let applied = operations.iter().try_for_each(|(operation, _)| {
+            self.replay_operation(operation);
+            apply(self, operation)
+        });
         let staged = self.take_staged();
         applied?;
+        if self.last_sequence == committed {
+            self.keep_view(before);
+        }
         let Some(stage) = staged else { return Ok(()) };
         let Some((entry, position)) = self.take_replayed()? else { return Ok(()) };
         let mut batch = stage.overlay.to_batch();

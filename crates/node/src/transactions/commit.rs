@@ -42,19 +42,22 @@ impl Writer<'_> {
         Ok(Some(position))
     }
 
-    /// Commits the batch of a stage, with the catalog that goes with it.
+    /// Commits the batch of a stage, with the catalog that goes with it. Without a catalog it is deferred if changes
+    /// are.
     pub(super) fn commit_staged(
         &mut self,
         batch: Batch,
         catalog: Option<Catalog>,
         stage: &Stage,
     ) -> Result<(), CommandError> {
-        self.flush()?;
-        let sequence = match catalog {
-            Some(catalog) => self.node.commit_catalog(batch, catalog)?,
-            None => self.node.commit(batch)?,
-        };
-        self.after_commit(sequence);
+        match catalog {
+            Some(catalog) => {
+                self.flush()?;
+                let sequence = self.node.commit_catalog(batch, catalog)?;
+                self.after_commit(sequence);
+            }
+            None => self.commit_or_defer(batch)?,
+        }
         for (&ident, &(documents, bytes)) in &stage.growth {
             self.grow_totals(ident, documents, bytes);
         }

@@ -67,6 +67,8 @@ pub(crate) struct Staging {
     base: Arc<dyn Snapshot>,
     /// The transaction that they belong to.
     pub(super) transaction: Option<Arc<Body>>,
+    /// The operation of another member's transaction that the next change is.
+    replayed: Option<RawDocumentBuf>,
 }
 
 impl Staging {
@@ -90,6 +92,7 @@ impl Node {
                 stage: Arc::clone(&body.stage),
                 base: Arc::clone(&body.moment.view.snapshot),
                 transaction: Some(Arc::clone(body)),
+                replayed: None,
             };
             writer.stage_on(staging);
         }
@@ -106,8 +109,23 @@ impl Writer<'_> {
     /// From now on changes gather until [`take_staged`](Self::take_staged).
     pub(crate) fn begin_stage(&mut self) {
         let stage = Arc::new(Mutex::new(Stage::new(self.node.catalog())));
-        let base = self.node.view().snapshot;
-        self.stage_on(Staging { stage, base, transaction: None });
+        let base = self.newest_view().snapshot;
+        self.stage_on(Staging { stage, base, transaction: None, replayed: None });
+    }
+
+    /// The next change is this operation of another member's transaction.
+    pub(super) fn replay_operation(&mut self, operation: &RawDocument) {
+        if let Some(staging) = &mut self.staging {
+            staging.replayed = Some(operation.to_owned());
+        }
+    }
+
+    /// Puts the operation on the stage that the change is, with how to take it back. Returns false if it is a new one.
+    pub(crate) fn stage_replayed(&mut self, undo: Option<&RawDocument>) -> bool {
+        let Some(staging) = &mut self.staging else { return false };
+        let Some(operation) = staging.replayed.take() else { return false };
+        lock(&staging.stage).operations.push((operation, undo.map(ToOwned::to_owned)));
+        true
     }
 
     /// What has gathered. From now on changes go to the store again.

@@ -111,7 +111,7 @@ impl Writer<'_> {
             return Ok(());
         }
         let before = rawdoc! { "before": old.to_owned() };
-        if !self.is_staging() && self.log_otherwise(batch, Some(&before), Some(collection))? {
+        if self.log_otherwise(batch, Some(&before), Some(collection))? {
             return Ok(());
         }
         let change = match telling {
@@ -187,7 +187,7 @@ impl Writer<'_> {
         if !self.logs(entry.collection) {
             return Ok(());
         }
-        if !self.is_staging() && self.log_otherwise(batch, undo, entry.collection)? {
+        if self.log_otherwise(batch, undo, entry.collection)? {
             return Ok(());
         }
         self.append(batch, entry, undo)

@@ -7,6 +7,7 @@ mod support;
 mod waiting;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bson::spec::BinarySubtype;
@@ -395,6 +396,60 @@ fn a_transaction_whose_entries_come_in_one_batch_is_applied() {
     let follower = secondary();
     follower.node.apply(OpTime::NULL, entries(&member), now()).unwrap();
     assert_eq!(find_on(&follower, "c"), [doc! { "_id": 5 }]);
+}
+
+/// Transactions share a commit with each other and with plain writes, unless one must see another's changes.
+#[test]
+fn a_follower_commits_what_concerns_different_documents_and_sessions_together() {
+    let member = primary();
+    insert(&member, "c", (0..8).map(|id| doc! { "_id": id, "x": 0 }).collect());
+    let follower = secondary();
+    apply(&member, &follower);
+    let common = position(&follower);
+    let commits = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&commits);
+    follower.node.on_append(Box::new(move |_, _| {
+        counted.fetch_add(1, Ordering::Relaxed);
+    }));
+    let transact = |session: u8, number: i64, changes: &[(i32, i32)]| {
+        let mut session = Session::start(&member, session, number);
+        for &(id, x) in changes {
+            session.ok(set(id, x));
+        }
+        session.commit();
+    };
+    let plain = |id: i32, x: i32| {
+        let mut command = set(id, x);
+        command.insert("$db", DB);
+        let reply = run(&member, command);
+        assert_eq!(reply.get_i32("n").ok(), Some(1), "{reply}");
+    };
+    let applied_in = |expected: usize, why: &str| {
+        commits.store(0, Ordering::Relaxed);
+        apply(&member, &follower);
+        assert_eq!(commits.load(Ordering::Relaxed), expected, "{why}");
+        assert_eq!(find_on(&follower, "c"), find(&member, "c"), "{why}");
+    };
+    transact(1, 1, &[(0, 1), (1, 1), (0, 2)]);
+    plain(2, 1);
+    transact(2, 1, &[(3, 1), (4, 1)]);
+    applied_in(1, "nothing in common");
+    transact(1, 2, &[(0, 3), (1, 3)]);
+    transact(2, 2, &[(1, 4), (2, 4)]);
+    applied_in(2, "two transactions change one document");
+    transact(1, 3, &[(0, 5)]);
+    plain(0, 6);
+    applied_in(2, "a plain write after a transaction");
+    plain(3, 7);
+    transact(1, 4, &[(2, 7), (3, 8)]);
+    applied_in(2, "a transaction after a plain write");
+    transact(1, 5, &[(0, 9)]);
+    transact(1, 6, &[(1, 9)]);
+    applied_in(2, "one session: the second must know the row that it replaces");
+    follower.node.roll_back_to(common, now(), &mut |_| Ok(())).unwrap();
+    assert!(find_on(&follower, "c").iter().all(|found| found.get_i32("x").ok() == Some(0)));
+    follower.node.apply(common.op_time, entries(&member), now()).unwrap();
+    assert_eq!(find_on(&follower, "c"), find(&member, "c"));
 }
 
 #[test]
