@@ -17,6 +17,9 @@ use crate::structure::{Depth, Element, Elements, check_value_bytes, read_rare};
 /// Fields up to which each is compared with all others to find one that is given twice.
 const FEW_FIELDS: usize = 32;
 
+/// Fields that most commands have at most.
+const USUAL_FIELDS: usize = 12;
+
 /// Fields that a command or a statement may have: each takes far more memory than the bytes it came as.
 const MAX_FIELDS: usize = 10_000;
 
@@ -26,6 +29,8 @@ pub struct CommandBody {
     /// What the fields' places refer to: the document as it came, or names and embedded documents.
     bytes: Box<[u8]>,
     fields: Vec<Field>,
+    /// The name of the first field, which is asked for many times.
+    name: Box<str>,
 }
 
 /// The body has no such field, or it has another type.
@@ -50,6 +55,7 @@ impl From<Document> for CommandBody {
             start..bytes.len()
         };
         let mut fields = Vec::with_capacity(document.len());
+        let first = document.keys().next().map_or("", String::as_str).into();
         for (name, value) in document {
             let nested =
                 value.as_document().and_then(|nested| RawDocumentBuf::try_from(nested).ok());
@@ -60,7 +66,7 @@ impl From<Document> for CommandBody {
                 value: OnceLock::from(value),
             });
         }
-        Self { bytes: bytes.into(), fields }
+        Self { bytes: bytes.into(), fields, name: first }
     }
 }
 
@@ -72,7 +78,7 @@ impl CommandBody {
     /// If it is malformed, nests too deeply, or has a field twice.
     pub(crate) fn from_raw(document: &RawDocument) -> Result<Self, CommandError> {
         let bytes: Box<[u8]> = document.as_bytes().into();
-        let mut fields = Vec::with_capacity(8);
+        let mut fields = Vec::with_capacity(USUAL_FIELDS);
         let mut elements = Elements::new(&bytes)?;
         while let Some(Element { kind, name, place }) = elements.next()? {
             if fields.len() == MAX_FIELDS {
@@ -82,7 +88,8 @@ impl CommandBody {
             check_value_bytes(kind, &bytes[place.clone()], Depth::COMMAND)?;
             fields.push(Field { name, kind, place, value: OnceLock::new() });
         }
-        let body = Self { bytes, fields };
+        let mut body = Self { bytes, fields, name: Box::default() };
+        body.name = body.fields.first().map_or("", |field| body.text(field)).into();
         match body.doubled() {
             Some(name) => Err(CommandError::new(
                 ErrorCode::DUPLICATE_FIELD,
@@ -122,7 +129,7 @@ impl CommandBody {
 
     /// The first name, which is the command's.
     pub fn name(&self) -> &str {
-        self.fields.first().map_or("", |field| self.text(field))
+        &self.name
     }
 
     /// The database that the command is meant for.
@@ -210,6 +217,11 @@ impl CommandBody {
     /// The names of the fields.
     pub fn keys(&self) -> impl Iterator<Item = &str> {
         self.fields.iter().map(|field| self.text(field))
+    }
+
+    /// The names of the fields as bytes, which cost nothing to compare.
+    pub(crate) fn raw_keys(&self) -> impl Iterator<Item = &[u8]> {
+        self.fields.iter().map(|field| &self.bytes[field.name.clone()])
     }
 
     /// The fields.

@@ -17,51 +17,55 @@ use crate::touched::writing_stage;
 ///
 /// Those that clients send are documented with `runCommand`; the others come from routers and members
 /// of MongoDB deployments, and are left unread.
-pub(crate) fn is_generic(field: &str) -> bool {
+pub(crate) fn is_generic(field: &[u8]) -> bool {
     matches!(
         field,
-        "$db"
-            | "$readPreference"
-            | "$clusterTime"
-            | "lsid"
-            | "txnNumber"
-            | "autocommit"
-            | "startTransaction"
-            | "maxTimeMS"
-            | "maxTimeMSOpOnly"
-            | "readConcern"
-            | "writeConcern"
-            | "comment"
-            | "apiVersion"
-            | "apiStrict"
-            | "apiDeprecationErrors"
-            | "rawData"
-            | "$audit"
-            | "$client"
-            | "$configServerState"
-            | "$configTime"
-            | "$topologyTime"
-            | "$oplogQueryData"
-            | "$queryOptions"
-            | "$replData"
-            | "allowImplicitCollectionCreation"
-            | "clientOperationKey"
-            | "coordinator"
-            | "databaseVersion"
-            | "mayBypassWriteBlocking"
-            | "shardVersion"
-            | "help"
+        b"$db"
+            | b"$readPreference"
+            | b"$clusterTime"
+            | b"lsid"
+            | b"txnNumber"
+            | b"autocommit"
+            | b"startTransaction"
+            | b"maxTimeMS"
+            | b"maxTimeMSOpOnly"
+            | b"readConcern"
+            | b"writeConcern"
+            | b"comment"
+            | b"apiVersion"
+            | b"apiStrict"
+            | b"apiDeprecationErrors"
+            | b"rawData"
+            | b"$audit"
+            | b"$client"
+            | b"$configServerState"
+            | b"$configTime"
+            | b"$topologyTime"
+            | b"$oplogQueryData"
+            | b"$queryOptions"
+            | b"$replData"
+            | b"allowImplicitCollectionCreation"
+            | b"clientOperationKey"
+            | b"coordinator"
+            | b"databaseVersion"
+            | b"mayBypassWriteBlocking"
+            | b"shardVersion"
+            | b"help"
     )
 }
 
 /// Refuses fields that the command does not have: a misspelt filter would match everything.
 pub(crate) fn check_fields(facts: &CommandFacts, body: &CommandBody) -> Result<(), CommandError> {
     let KnownFields::Only(known) = facts.fields else { return Ok(()) };
-    for field in body.keys().skip(1) {
-        if is_generic(field) || known.contains(&field) {
+    let is_one_of =
+        |field: &[u8], names: &[&str]| names.iter().any(|name| name.as_bytes() == field);
+    for field in body.raw_keys().skip(1) {
+        if is_generic(field) || is_one_of(field, known) {
             continue;
         }
-        if facts.not_offered.contains(&field) {
+        let is_not_offered = is_one_of(field, facts.not_offered);
+        let field = std::str::from_utf8(field).unwrap_or_default();
+        if is_not_offered {
             if body.get(field).is_some_and(is_absent) {
                 continue;
             }

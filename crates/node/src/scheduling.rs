@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bson::{Bson, Document, RawBsonRef, RawDocument};
 use quorate_query::matcher::Matcher;
+use quorate_wire::find_field;
 
 use crate::command_table::Effect;
 use crate::context::Command;
@@ -56,7 +57,8 @@ impl Node {
         let statements = || command.sequences.iter().flat_map(|(_, statements)| statements);
         match command.facts().map_or("", |facts| facts.name) {
             "update" | "delete" => statements().any(|statement| {
-                statement.get_document("q").is_ok_and(|query| !self.names_documents(command, query))
+                let query = find_field(statement, "q").and_then(|query| query.document());
+                query.is_some_and(|query| !self.names_documents(command, query))
             }),
             "findAndModify" => match command.body.get("query") {
                 Some(Bson::Document(query)) if is_by_id(query.get("_id")) => false,

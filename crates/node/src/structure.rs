@@ -79,7 +79,10 @@ impl<'a> Elements<'a> {
         }
         let kind = ElementType::from(kind).ok_or_else(malformed)?;
         let name = self.at..self.at + self.c_string(self.at)?;
-        std::str::from_utf8(&self.bytes[name.clone()]).map_err(|_| malformed())?;
+        let text = &self.bytes[name.clone()];
+        if !text.is_ascii() && std::str::from_utf8(text).is_err() {
+            return Err(malformed());
+        }
         let start = name.end + 1;
         let end = start.checked_add(self.length_of_value(kind, start)?);
         // The last byte ends the document itself.

@@ -205,7 +205,7 @@ pub(super) fn modify(request: &Request<'_>, command: Command) -> Result<Outcome,
         modify_index(&mut altered, change, &mut answer)?;
         before.insert("indexOptions", index_options_before(&answer));
     }
-    let given = command.body.iter().filter(|(name, _)| !is_generic(name));
+    let given = command.body.iter().filter(|(name, _)| !is_generic(name.as_bytes()));
     let mut change: Document = given.map(|(name, it)| (name.to_owned(), it.clone())).collect();
     // Change streams show it.
     change.insert("stateBeforeChange", before);

@@ -118,7 +118,7 @@ pub(super) fn current_operations(
     let filter: Document = command
         .body
         .iter()
-        .filter(|(name, _)| !is_generic(name) && !CURRENT_OP_OPTIONS.contains(name))
+        .filter(|(name, _)| !is_generic(name.as_bytes()) && !CURRENT_OP_OPTIONS.contains(name))
         .map(|(name, value)| (name.to_owned(), value.clone()))
         .collect();
     let matcher = Matcher::parse(&filter)?;
