@@ -309,8 +309,12 @@ impl Iterator for Finder {
 
 impl IndexSource {
     fn next(&mut self, interrupt: &InterruptSlot) -> Result<Option<Found>, CommandError> {
-        while let Some(record) = self.next_record()? {
-            let Some(document) = self.records.read(&self.collection, record)? else {
+        while let Some((record, document)) = self.next_record()? {
+            let document = match document {
+                Some(guessed) => Some(guessed),
+                None => self.records.read(&self.collection, record)?,
+            };
+            let Some(document) = document else {
                 return Err(CommandError::new(
                     ErrorCode::INTERNAL_ERROR,
                     format!(
@@ -327,14 +331,26 @@ impl IndexSource {
         Ok(None)
     }
 
-    /// The record of the next entry.
-    fn next_record(&mut self) -> Result<Option<RecordId>, CommandError> {
+    /// The record of the next entry, with its document if that was needed to find it.
+    fn next_record(&mut self) -> Result<Option<(RecordId, Option<DocumentBytes>)>, CommandError> {
         loop {
             let found = match &self.access.keys {
                 IndexKeys::Points(entries) => {
                     let Some(entry) = entries.get(self.begun) else { return Ok(None) };
                     self.begun += 1;
-                    self.records.view.unique_entry(entry)?
+                    let (view, index) = (&self.records.view, &self.access.index);
+                    if self.access.is_by_id() {
+                        if let Some((record, found)) =
+                            view.guessed(&self.collection, index, entry)?
+                        {
+                            self.keys += 1;
+                            return Ok(Some((record, Some(found))));
+                        }
+                        let record = view.unique_entry(entry)?;
+                        record.inspect(|record| view.places.learn(entry, *record))
+                    } else {
+                        view.unique_entry(entry)?
+                    }
                 }
                 IndexKeys::Ranges(ranges) => {
                     let Some(scan) = &mut self.scan else {
@@ -358,7 +374,7 @@ impl IndexSource {
             let Some(record) = found else { continue };
             self.keys += 1;
             if self.seen.as_mut().is_none_or(|seen| seen.insert(record)) {
-                return Ok(Some(record));
+                return Ok(Some((record, None)));
             }
         }
     }

@@ -35,6 +35,7 @@ mod namespace;
 mod node;
 mod not_offered;
 mod operations;
+mod places;
 mod plan;
 mod profile;
 mod protected;

@@ -175,7 +175,7 @@ mod tests {
         Arc::new(Moment {
             time: Timestamp::new(seconds, 1),
             catalog: Arc::default(),
-            view: View { snapshot: store.snapshot(), keyspaces },
+            view: View { snapshot: store.snapshot(), keyspaces, places: Arc::default() },
         })
     }
 

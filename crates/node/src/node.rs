@@ -14,7 +14,7 @@ use quorate_authentication::KeyFile;
 use quorate_authentication::scram::StoredCredentials;
 use quorate_protocol::{MonotonicTime, Timestamp, TopologyVersion};
 use quorate_query::ProcessMemory;
-use quorate_storage::{Batch, CommitError, CommitSequence, Damage, Store};
+use quorate_storage::{Batch, CommitError, CommitSequence, Damage, Snapshot, Store};
 use sha2::{Digest, Sha256};
 
 use crate::body::CommandBody;
@@ -32,6 +32,7 @@ use crate::generator::Generator;
 use crate::moments::{Moment, Moments, not_committed, not_kept};
 use crate::namespace::Namespace;
 use crate::operations::{Connected, Operations, Progress, Registered};
+use crate::places::Places;
 use crate::profile::Profiler;
 use crate::records::{Keyspaces, View};
 use crate::replication::{self, IndexPrefetch, Replication};
@@ -88,6 +89,7 @@ impl Default for Block {
 pub struct Node {
     store: Arc<dyn Store>,
     keyspaces: Keyspaces,
+    places: Arc<Places>,
     catalog: RwLock<Arc<Catalog>>,
     writer: WriteLock,
     end_queue: EndQueue,
@@ -154,6 +156,7 @@ impl Node {
         let mut node = Self {
             store,
             keyspaces,
+            places: Arc::default(),
             catalog: RwLock::new(Arc::new(catalog)),
             writer: WriteLock::new(WriterState::new(generator.next_u64())),
             end_queue: EndQueue::default(),
@@ -543,7 +546,12 @@ impl Node {
     }
 
     pub(crate) fn view(&self) -> View {
-        View { snapshot: self.store.snapshot(), keyspaces: self.keyspaces }
+        self.view_of(self.store.snapshot())
+    }
+
+    /// What a snapshot of the store, or one with changes over it, shows.
+    pub(crate) fn view_of(&self, snapshot: Arc<dyn Snapshot>) -> View {
+        View { snapshot, keyspaces: self.keyspaces, places: Arc::clone(&self.places) }
     }
 
     /// A collection and the store at one moment: no index of it appears or goes in between.

@@ -22,7 +22,8 @@ use quorate_storage::{Bytes, Direction, KeyRange, KeyspaceId, Scan, Snapshot};
 
 use crate::catalog::{Collection, Ident, Index};
 use crate::error::{CommandError, ErrorCode};
-use crate::writer::index_keys_of;
+use crate::index_keys::first_key;
+use crate::places::Places;
 
 /// The keyspaces of a member.
 #[derive(Clone, Copy, Debug)]
@@ -92,6 +93,8 @@ pub(crate) fn record_of_entry(
 pub(crate) struct View {
     pub(crate) snapshot: Arc<dyn Snapshot>,
     pub(crate) keyspaces: Keyspaces,
+    /// Guesses at the records of documents, in any snapshot.
+    pub(crate) places: Arc<Places>,
 }
 
 impl View {
@@ -192,20 +195,30 @@ impl View {
         let Some(index) = collection.indexes.iter().find(|index| index.is_id()) else {
             return Ok(None);
         };
-        let keys = index_keys_of(index, document)?;
-        let Some(key) = keys.keys.first() else { return Ok(None) };
-        let Some(record) = self.unique_record(index, key)? else { return Ok(None) };
+        let mut key = Vec::with_capacity(USUAL_KEY_BYTES);
+        first_key(document, &index.fields, &mut key)?;
+        let (entry, _) = index_entry(index, &key, RecordId(0));
+        if let Some(found) = self.guessed(collection, index, &entry)? {
+            return Ok(Some(found));
+        }
+        let Some(record) = self.unique_entry(&entry)? else { return Ok(None) };
+        self.places.learn(&entry, record);
         Ok(self.record(collection, record)?.map(|found| (record, found)))
     }
 
-    /// The record under a key of a unique index.
-    pub(crate) fn unique_record(
+    /// The record and the document under a whole key of the index of `_id`, if they are where they were last found.
+    pub(crate) fn guessed(
         &self,
+        collection: &Collection,
         index: &Index,
-        key: &[u8],
-    ) -> Result<Option<RecordId>, CommandError> {
-        let (entry, _) = index_entry(index, key, RecordId(0));
-        self.unique_entry(&entry)
+        entry: &[u8],
+    ) -> Result<Option<(RecordId, DocumentBytes)>, CommandError> {
+        let Some(record) = self.places.guess(entry) else { return Ok(None) };
+        let Some(document) = self.record(collection, record)? else { return Ok(None) };
+        let mut key = Vec::with_capacity(USUAL_KEY_BYTES);
+        first_key(&document, &index.fields, &mut key)?;
+        let is_right = entry.strip_prefix(&index.ident.prefix()[..]) == Some(&key[..]);
+        Ok(is_right.then_some((record, document)))
     }
 
     /// The record under a whole key of a unique index, the ident included.
@@ -227,6 +240,9 @@ enum Holder {
     Stored(Bytes),
     Made(RawDocumentBuf),
 }
+
+/// Room for a key, so that most need not grow.
+const USUAL_KEY_BYTES: usize = 32;
 
 /// The document without fields.
 pub(crate) const EMPTY_DOCUMENT: [u8; 5] = [5, 0, 0, 0, 0];
@@ -266,4 +282,46 @@ pub(crate) fn parse_record(bytes: &Bytes) -> Result<RawDocumentBuf, CommandError
 
 fn damaged() -> CommandError {
     CommandError::new(ErrorCode::INTERNAL_ERROR, "a stored record is damaged; run validate")
+}
+
+#[cfg(test)]
+mod tests {
+    use bson::{doc, rawdoc};
+    use quorate_storage::ModelStore;
+
+    use super::*;
+    use crate::namespace::Namespace;
+    use crate::node::{Node, NodeOptions};
+    use crate::test_support::{now, run};
+
+    #[test]
+    fn a_wrong_guess_at_a_record_gives_no_wrong_document() {
+        let node = Node::open(Arc::new(ModelStore::new()), NodeOptions::default(), now()).unwrap();
+        let run = |command: bson::Document| drop(run(&node, command));
+        run(doc! { "insert": "c", "documents": [{ "_id": 1 }, { "_id": 2 }] });
+        let (collection, before) = node.read(&Namespace::new("db", "c").unwrap());
+        let collection = collection.unwrap();
+        let index = collection.indexes.iter().find(|index| index.is_id()).unwrap();
+        let by_id = |view: &View, id: i32| {
+            let found = view.by_id(&collection, &rawdoc! { "_id": id }).unwrap();
+            found.map(|(record, document)| (record, document.get_i32("_id").unwrap()))
+        };
+        let first = by_id(&before, 1).unwrap().0;
+        let mut key = Vec::new();
+        first_key(&rawdoc! { "_id": 2 }, &index.fields, &mut key).unwrap();
+        let entry = index_entry(index, &key, first).0;
+        before.places.learn(&entry, first);
+        assert_eq!(by_id(&before, 2).map(|found| found.1), Some(2), "the record of another");
+        assert!(before.guessed(&collection, index, &entry).unwrap().is_some(), "learnt anew");
+        before.places.learn(&entry, RecordId(99));
+        assert_eq!(by_id(&before, 2).map(|found| found.1), Some(2), "no record");
+        // A document that came again lies elsewhere: each snapshot shows its own.
+        run(doc! { "delete": "c", "deletes": [{ "q": { "_id": 1 }, "limit": 1 }] });
+        assert_eq!(by_id(&node.view(), 1), None);
+        run(doc! { "insert": "c", "documents": [{ "_id": 1 }] });
+        let again = by_id(&node.view(), 1).unwrap();
+        assert_ne!(again.0, first);
+        assert_eq!(by_id(&before, 1), Some((first, 1)));
+        assert_eq!(by_id(&node.view(), 1), Some(again));
+    }
 }

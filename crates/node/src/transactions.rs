@@ -57,7 +57,14 @@ pub(crate) struct Ongoing {
     /// How far the removal of old rows has come.
     expiry: Expiry,
     /// What `serverStatus` tells of the transaction that was committed last.
-    pub(crate) last_committed: Option<Document>,
+    last_committed: Option<LastCommitted>,
+}
+
+#[derive(Clone)]
+struct LastCommitted {
+    operations: usize,
+    bytes: usize,
+    write_concern: Option<Document>,
 }
 
 /// An open transaction.
@@ -92,7 +99,7 @@ impl Body {
     ) -> Result<(Option<Arc<Collection>>, View), CommandError> {
         let collection = self.collection(node, interrupt, namespace)?;
         let snapshot = lock(&self.stage).overlay.view(&self.moment.view.snapshot);
-        Ok((collection, View { snapshot, keyspaces: self.moment.view.keyspaces }))
+        Ok((collection, View { snapshot, ..self.moment.view.clone() }))
     }
 
     /// A collection as the transaction's next statement sees it.

@@ -13,6 +13,7 @@ use super::oplog::{entry_position, undo_key};
 use super::rollback::{Statement, statement_of};
 use super::{Author, not_writable};
 use crate::catalog::Collection;
+use crate::change_stream::keeps_images;
 use crate::error::CommandError;
 use crate::moments::Moment;
 use crate::records::EMPTY_DOCUMENT;
@@ -94,7 +95,7 @@ impl Writer<'_> {
         collection: Option<&Collection>,
     ) -> Result<bool, CommandError> {
         if self.is_staging() {
-            return Ok(self.stage_replayed(undo));
+            return Ok(self.stage_replayed(undo, collection));
         }
         if let Some(undone) = self.take_undone() {
             if let Some((at, statement)) = undone {
@@ -127,6 +128,7 @@ impl Writer<'_> {
             batch.insert(replication.keyspace, undo_key(timestamp), row);
         }
         if let (Some(collection), Some(undo)) = (collection, undo)
+            && keeps_images(collection)
             && let Ok(before) = undo.get_document("before")
         {
             self.keep_image(batch, collection, before, position, 0);

@@ -28,11 +28,14 @@ use crate::node::Node;
 use crate::records::parse_record;
 use crate::replication::entry_position;
 use crate::sessions::SessionId;
-use crate::writer::{ENTRY_VERSION, Writer};
+use crate::writer::{ENTRY_VERSION, Writer, with_room_for};
 
 /// The most bytes of operations in one entry, which with the rest of it stays below 16 MB unless a
 /// single document is as large.
 pub(crate) const MAX_ENTRY_BYTES: usize = 15 * 1024 * 1024;
+
+/// What an entry holds besides its object.
+const AROUND_OPERATIONS: usize = 256;
 
 /// The most entries of one transaction.
 const MAX_ENTRIES: usize = 4096;
@@ -94,7 +97,7 @@ impl Writer<'_> {
             }
             let (entry, at) = self.transaction_entry(session, number, object, previous)?;
             self.put_entry(batch, entry, at, (place == last).then_some(&*undo), None);
-            for operation in *chunk {
+            for operation in chunk.iter().filter(|_| stage.keeps_images) {
                 self.keep_image_of_operation(batch, &stage.catalog, operation, at, index)?;
                 index += 1;
             }
@@ -114,7 +117,7 @@ impl Writer<'_> {
         let term = self.term_of_entry()?;
         let timestamp = self.next_timestamp();
         let wall_time = self.now().wall;
-        let mut entry = RawDocumentBuf::new();
+        let mut entry = with_room_for(object.as_bytes().len() + AROUND_OPERATIONS);
         entry.append(cstr!("lsid"), session.to_raw_lsid());
         entry.append(cstr!("txnNumber"), number);
         entry.append(cstr!("op"), "c");
@@ -217,7 +220,7 @@ impl Writer<'_> {
         };
         self.put_entry(&mut batch, entry, position, Some(&undo), None);
         // Over a copy an operation may have nothing left to do; what came before it is not known then.
-        if operations.len() == stage.operations.len() {
+        if stage.keeps_images && operations.len() == stage.operations.len() {
             for (index, (operation, (_, at))) in
                 stage.operations.iter().zip(&operations).enumerate()
             {

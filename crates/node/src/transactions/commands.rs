@@ -28,10 +28,10 @@ pub(crate) fn commit(request: &Request<'_>, command: Command) -> Result<Outcome,
             let committed = writer.commit_transaction(&body);
             match committed {
                 Ok(position) => {
-                    let concern = command.body.get_document("writeConcern").ok().cloned();
                     let last = writer.state.transactions.last_committed.as_mut();
                     if let Some(last) = last.filter(|_| position.is_some()) {
-                        last.insert("writeConcern", concern.unwrap_or_default());
+                        last.write_concern =
+                            command.body.get_document("writeConcern").ok().cloned();
                     }
                     writer.state.transactions.table.committed(transaction);
                     writer.forget_ended();

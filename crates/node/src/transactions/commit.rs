@@ -1,18 +1,15 @@
 //! Committing: everything a transaction did becomes one batch of the store.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use bson::doc;
 use quorate_protocol::OpTimeAndWallTime;
 use quorate_storage::Batch;
 use quorate_transactions::Refusal;
 
 use super::stage::Stage;
-use super::{Body, lock, refused};
-use crate::catalog::{Catalog, Collection};
+use super::{Body, LastCommitted, lock, refused};
+use crate::catalog::Catalog;
 use crate::error::CommandError;
-use crate::namespace::Namespace;
 use crate::writer::Writer;
 
 impl Writer<'_> {
@@ -35,9 +32,10 @@ impl Writer<'_> {
         let position = self.log_transaction(&mut batch, session, number, &stage)?;
         self.commit_staged(batch, changed, &stage)?;
         let bytes = stage.operations.iter().map(|(operation, _)| operation.as_bytes().len());
-        self.state.transactions.last_committed = Some(doc! {
-            "operationCount": stage.operations.len() as i64,
-            "oplogOperationBytes": bytes.sum::<usize>() as i64,
+        self.state.transactions.last_committed = Some(LastCommitted {
+            operations: stage.operations.len(),
+            bytes: bytes.sum(),
+            write_concern: None,
         });
         Ok(Some(position))
     }
@@ -71,21 +69,16 @@ impl Writer<'_> {
     /// be committed.
     fn check_descriptions(&self, stage: &Stage) -> Result<(), CommandError> {
         let conflict = || refused(Refusal::WriteConflict);
-        let names =
-            stage.operations.iter().filter_map(|(operation, _)| operation.get_str("ns").ok());
-        let names: BTreeSet<&str> = names.filter(|name| !name.ends_with(".$cmd")).collect();
         let catalog = self.node.catalog();
-        for name in names {
-            let namespace = Namespace::parse(name)?;
-            if stage.created.contains(&namespace) {
+        for namespace in &stage.names {
+            if stage.created.contains(namespace) {
                 continue;
             }
-            let (now, then) = (catalog.get(&namespace), stage.catalog.get(&namespace));
+            let (now, then) = (catalog.get(namespace), stage.catalog.get(namespace));
             let (Some(now), Some(then)) = (now, then) else { return Err(conflict()) };
-            let idents = |known: &Collection| -> Vec<_> {
-                known.indexes.iter().map(|index| index.ident).collect()
-            };
-            if now.uuid != then.uuid || idents(now) != idents(then) {
+            let (has, had) = (now.indexes.iter(), then.indexes.iter());
+            let same_indexes = has.map(|index| index.ident).eq(had.map(|index| index.ident));
+            if now.uuid != then.uuid || !same_indexes {
                 return Err(conflict());
             }
         }

@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use bson::{Bson, RawBsonRef};
 use quorate_transactions::{AbortReason, Arrival, Kind, Place, Refusal, Stored, Verdict, labels};
+use quorate_wire::find_field;
 
 use super::rows::SessionRow;
 use super::stage::Stage;
@@ -362,7 +363,7 @@ pub(crate) fn conclude(
 
 fn is_success(outcome: &Outcome) -> bool {
     match outcome {
-        Outcome::Reply(reply) => !matches!(reply.body.get("writeErrors"), Ok(Some(_))),
+        Outcome::Reply(reply) => find_field(&reply.body, "writeErrors").is_none(),
         Outcome::Wait { .. } | Outcome::Long => true,
     }
 }
@@ -371,6 +372,9 @@ fn is_success(outcome: &Outcome) -> bool {
 fn raise_conflict(outcome: Outcome) -> Result<Outcome, CommandError> {
     const RAISED: [i32; 7] = [24, 112, 246, 251, 263, 290, 388];
     let Outcome::Reply(reply) = &outcome else { return Ok(outcome) };
+    if is_success(&outcome) {
+        return Ok(outcome);
+    }
     let Ok(Some(RawBsonRef::Array(errors))) = reply.body.get("writeErrors") else {
         return Ok(outcome);
     };

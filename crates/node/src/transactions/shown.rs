@@ -58,7 +58,7 @@ pub(crate) fn made_up_collection(
     overlay.apply(batch);
     let uuid = Binary { subtype: BinarySubtype::Uuid, bytes: vec![0xff; 16] };
     let collection = Collection::new(namespace.clone(), MADE_UP, uuid, Document::new())?;
-    let view = View { snapshot: overlay.view(&view.snapshot), keyspaces: view.keyspaces };
+    let view = View { snapshot: overlay.view(&view.snapshot), ..view.clone() };
     Ok(Some((Arc::new(collection), view)))
 }
 
@@ -121,6 +121,11 @@ impl Node {
             "oldestOpenMicros": number(oldest.unwrap_or_default().as_micros() as u64),
         };
         if let Some(last) = last_committed {
+            let last = doc! {
+                "operationCount": last.operations as i64,
+                "oplogOperationBytes": last.bytes as i64,
+                "writeConcern": last.write_concern.unwrap_or_default(),
+            };
             shown.insert("lastCommittedTransaction", last);
         }
         shown

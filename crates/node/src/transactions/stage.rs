@@ -14,9 +14,11 @@ use quorate_storage::key::RecordId;
 use quorate_storage::{Batch, Snapshot};
 use quorate_transactions::TransactionId;
 
+use super::chain::Undoable;
 use super::overlay::Overlay;
 use super::{Body, lock, refused};
-use crate::catalog::{Catalog, Ident};
+use crate::catalog::{Catalog, Collection, Ident};
+use crate::change_stream::keeps_images;
 use crate::context::Now;
 use crate::error::{CommandError, ErrorCode};
 use crate::namespace::Namespace;
@@ -37,13 +39,17 @@ pub(crate) struct Stage {
     /// The collections that it creates.
     pub(super) created: BTreeSet<Namespace>,
     /// The operations, as entries of the log without their places, and how to take each back.
-    pub(super) operations: Vec<(RawDocumentBuf, Option<RawDocumentBuf>)>,
+    pub(super) operations: Vec<Undoable>,
     /// By how many documents and bytes collections grow.
     pub(super) growth: BTreeMap<Ident, (i64, i64)>,
     /// The records that change, for index builds of their collections.
     pub(super) records: Vec<(Ident, RecordId)>,
     /// Whether the catalog is another one than before.
     pub(super) changes_catalog: bool,
+    /// The collections whose documents it changes.
+    pub(super) names: BTreeSet<Namespace>,
+    /// Whether one of them keeps documents as they were before a change.
+    pub(super) keeps_images: bool,
 }
 
 impl Stage {
@@ -56,7 +62,17 @@ impl Stage {
             growth: BTreeMap::new(),
             records: Vec::new(),
             changes_catalog: false,
+            names: BTreeSet::new(),
+            keeps_images: false,
         }
+    }
+
+    fn add(&mut self, collection: &Collection, operation: Undoable, changes_document: bool) {
+        if changes_document && !self.names.contains(&collection.namespace) {
+            self.names.insert(collection.namespace.clone());
+            self.keeps_images |= keeps_images(collection);
+        }
+        self.operations.push(operation);
     }
 }
 
@@ -79,7 +95,7 @@ impl Staging {
     /// What the next change sees.
     pub(crate) fn view(&self, node: &Node) -> View {
         let snapshot = lock(&self.stage).overlay.view(&self.base);
-        View { snapshot, keyspaces: node.keyspaces() }
+        node.view_of(snapshot)
     }
 }
 
@@ -121,10 +137,17 @@ impl Writer<'_> {
     }
 
     /// Puts the operation on the stage that the change is, with how to take it back. Returns false if it is a new one.
-    pub(crate) fn stage_replayed(&mut self, undo: Option<&RawDocument>) -> bool {
-        let Some(staging) = &mut self.staging else { return false };
+    pub(crate) fn stage_replayed(
+        &mut self,
+        undo: Option<&RawDocument>,
+        collection: Option<&Collection>,
+    ) -> bool {
+        let (Some(staging), Some(collection)) = (&mut self.staging, collection) else {
+            return false;
+        };
         let Some(operation) = staging.replayed.take() else { return false };
-        lock(&staging.stage).operations.push((operation, undo.map(ToOwned::to_owned)));
+        let operation = (operation, undo.map(ToOwned::to_owned));
+        lock(&staging.stage).add(collection, operation, true);
         true
     }
 
@@ -238,7 +261,8 @@ impl Writer<'_> {
             let size = bytes(&operation) + undo.as_ref().map_or(0, bytes) + OPERATION_OVERHEAD;
             self.state.transactions.table.grow(id, size).map_err(refused)?;
         }
-        lock(&staging.stage).operations.push((operation, undo));
+        let changes_document = entry.operation != Operation::Command;
+        lock(&staging.stage).add(collection, (operation, undo), changes_document);
         Ok(true)
     }
 

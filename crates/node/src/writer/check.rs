@@ -40,6 +40,18 @@ pub(crate) fn keys_of(
     collection.indexes.iter().map(|index| index_keys_of(index, document)).collect()
 }
 
+/// The keys of a document in each index, before or after an update. Those of `_id` are left out: it stays the same.
+pub(super) fn keys_of_version(
+    collection: &Collection,
+    document: &RawDocument,
+) -> Result<Vec<DocumentKeys>, CommandError> {
+    let keys = |index: &Index| match index.is_id() {
+        true => Ok(DocumentKeys::default()),
+        false => index_keys_of(index, document),
+    };
+    collection.indexes.iter().map(|index| keys(index)).collect()
+}
+
 /// Refuses what must not be stored: too large, too deep, malformed, or with an `_id` of a type
 /// that cannot identify.
 pub(crate) fn check_document(document: &RawDocument) -> Result<(), CommandError> {

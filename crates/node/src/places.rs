@@ -1,0 +1,112 @@
+//! Guesses at the record under an `_id`.
+//!
+//! Finding a document by its `_id` takes two look-ups in the store: the index gives the number of the record, and
+//! the records give the document. The number stays the same as long as the document is there, so it is remembered.
+//! The document says whether the guess is right, since it holds its `_id`: a wrong guess costs a look-up and never
+//! gives a wrong answer, whichever snapshot is read. Nothing has to be forgotten when documents go.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use quorate_storage::key::RecordId;
+
+/// Parts of the table. Each takes memory once something in it is remembered.
+const PARTS: usize = 1024;
+
+/// Slots in a part. All parts together take 4 MiB.
+const PART_SLOTS: usize = 512;
+
+/// Bits of a slot that hold the number of a record. The others tell keys apart that share the slot.
+const RECORD_BITS: u32 = 48;
+
+/// For keys of the index of `_id`: the record that was last found under each. Two slots serve the keys that share
+/// them; the older guess gives way.
+pub(crate) struct Places(Box<[OnceLock<Box<[AtomicU64]>>]>);
+
+impl Default for Places {
+    fn default() -> Self {
+        Self((0..PARTS).map(|_| OnceLock::new()).collect())
+    }
+}
+
+impl Places {
+    /// The record that may be under this key.
+    pub(crate) fn guess(&self, key: &[u8]) -> Option<RecordId> {
+        let at = Place::of(key);
+        let part = self.0[at.part].get()?;
+        let slots = part[at.slot..at.slot + 2].iter().map(|slot| slot.load(Ordering::Relaxed));
+        let known = slots.into_iter().find(|slot| slot >> RECORD_BITS == at.tag)?;
+        Some(RecordId(known & ((1 << RECORD_BITS) - 1)))
+    }
+
+    /// The record is under this key.
+    pub(crate) fn learn(&self, key: &[u8], record: RecordId) {
+        if record.0 >> RECORD_BITS != 0 {
+            return;
+        }
+        let at = Place::of(key);
+        let part =
+            self.0[at.part].get_or_init(|| (0..PART_SLOTS).map(|_| AtomicU64::new(0)).collect());
+        let newest = part[at.slot].swap(at.tag << RECORD_BITS | record.0, Ordering::Relaxed);
+        if newest >> RECORD_BITS != at.tag {
+            part[at.slot + 1].store(newest, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Where the guess for a key is.
+struct Place {
+    part: usize,
+    slot: usize,
+    /// Never zero, which is what an empty slot holds.
+    tag: u64,
+}
+
+impl Place {
+    fn of(key: &[u8]) -> Self {
+        const MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15;
+        let mut hash = key.len() as u64;
+        for eight in key.chunks(8) {
+            let mut word = [0; 8];
+            word[..eight.len()].copy_from_slice(eight);
+            hash = (hash.rotate_left(5) ^ u64::from_le_bytes(word)).wrapping_mul(MULTIPLIER);
+            hash ^= hash >> 32;
+        }
+        Self {
+            part: hash as usize % PARTS,
+            slot: (hash >> 16) as usize % (PART_SLOTS / 2) * 2,
+            tag: (hash >> RECORD_BITS) | 1,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_learnt_last_is_guessed() {
+        let places = Places::default();
+        assert_eq!(places.guess(b"a"), None);
+        places.learn(b"a", RecordId(1));
+        places.learn(b"a", RecordId(2));
+        assert_eq!(places.guess(b"a"), Some(RecordId(2)));
+        assert_eq!(places.guess(b"b"), None);
+        places.learn(b"b", RecordId(1 << RECORD_BITS));
+        assert_eq!(places.guess(b"b"), None, "a number that is too great for a slot is not kept");
+    }
+
+    #[test]
+    fn most_of_many_keys_that_follow_each_other_are_remembered() {
+        let places = Places::default();
+        let key = |number: u64| [&[0, 0, 0, 0, 0, 0, 0, 9, 40][..], &number.to_be_bytes()].concat();
+        let count = 200_000;
+        (1..=count).for_each(|number| places.learn(&key(number), RecordId(number)));
+        let right = |number: &u64| places.guess(&key(*number)) == Some(RecordId(*number));
+        let known = (1..=count).filter(right).count() as u64;
+        assert!(known > count * 9 / 10, "{known} of {count}");
+        let strange = |number: &u64| places.guess(&key(*number)).is_some();
+        let wrong = (count + 1..=2 * count).filter(strange).count() as u64;
+        assert!(wrong < count / 1000, "{wrong} guesses at keys that were never met");
+    }
+}
