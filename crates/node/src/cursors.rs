@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use bson::RawDocumentBuf;
+use bson::{RawDocument, RawDocumentBuf};
 use quorate_protocol::{MonotonicTime, Timestamp};
 
 use crate::change_stream::ChangeStream;
@@ -100,6 +100,16 @@ impl CursorBatch {
         reply.extend(name.bytes());
         reply.extend([0; 4]);
         Self { reply, count: 0, exhausted: false, resume_token: None }
+    }
+
+    /// All of a result that is one document at most.
+    pub(crate) fn of_one(document: Option<&RawDocument>) -> Self {
+        let mut batch = Self::new(BatchName::First);
+        if let Some(document) = document {
+            batch.push(document.as_bytes());
+        }
+        batch.exhausted = true;
+        batch
     }
 
     fn push(&mut self, document: &[u8]) {

@@ -127,6 +127,13 @@ impl InterruptSlot {
         });
     }
 
+    /// Counts a document that was looked up by its `_id`.
+    pub(crate) fn note_look_up(&self, found: bool) {
+        self.0.way.get_or_init(|| Way::Id);
+        count(&self.0.keys, u64::from(found));
+        count(&self.0.documents, u64::from(found));
+    }
+
     /// What has been looked at since this was asked last.
     pub(crate) fn take_examined(&self) -> Examined {
         Examined {

@@ -151,6 +151,9 @@ fn best(question: &Question<'_>) -> Result<Plan, CommandError> {
     let mut best: Option<Candidate<'_>> = None;
     for index in question.collection.indexes.iter().filter(|index| !index.hidden) {
         let Some(candidate) = candidate(question, index, false) else { continue };
+        if index.is_id() && candidate.score.unique_point {
+            return candidate.plan();
+        }
         if best.as_ref().is_none_or(|known| candidate.score > known.score) {
             best = Some(candidate);
         }

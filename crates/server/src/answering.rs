@@ -19,6 +19,7 @@ use quorate_node::{
     Injection, Interrupt, Interruption, Outcome, Registered, Reply, WaitFor,
 };
 use quorate_protocol::OpTimeAndWallTime;
+use quorate_wire::find_field;
 use tokio::sync::{Notify, watch};
 
 use crate::connection::{Connection, ConnectionError, error_body, is_hello, read_more};
@@ -37,7 +38,8 @@ const SET_DEFAULTS: &str = "setDefaultRWConcern";
 
 /// Whether a reply is an error that tells of a change of the member's state.
 fn is_state_change(body: &RawDocumentBuf) -> bool {
-    body.get_i32("code").is_ok_and(|code| ErrorCode(code).is_state_change())
+    let code = find_field(body, "code").and_then(|code| code.int32());
+    code.is_some_and(|code| ErrorCode(code).is_state_change())
 }
 
 /// How a command ends before it has gone the whole way.

@@ -44,6 +44,11 @@ impl<'a> RawField<'a> {
         Some(Timestamp { time, increment: u32::from_le_bytes(*increment) })
     }
 
+    /// The value, if it is a number of 32 bits.
+    pub fn int32(&self) -> Option<i32> {
+        Some(i32::from_le_bytes(*self.of_kind(INT32)?.first_chunk()?))
+    }
+
     /// The value, if it is a document.
     pub fn document(&self) -> Option<&'a RawDocument> {
         RawDocument::from_bytes(self.of_kind(DOCUMENT)?).ok()
@@ -166,6 +171,8 @@ mod tests {
         let inner = find_field(&document, "document").unwrap().document();
         assert_eq!(inner, Some(&*rawdoc! { "a": 1 }));
         assert!(find_field(&document, "int32").unwrap().timestamp().is_none());
+        assert_eq!(find_field(&document, "int32").unwrap().int32(), Some(3));
+        assert_eq!(find_field(&document, "int64").unwrap().int32(), None);
         assert!(find_field(&document, "tim").is_none());
     }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use bson::{Bson, Document, RawDocument, RawDocumentBuf, doc};
+use bson::{Bson, Document, RawBsonRef, RawDocument, RawDocumentBuf, doc};
 use quorate_query::Projection;
 use quorate_query::matcher::Matcher;
 use quorate_query::value::{DocumentRef, Path};
@@ -11,12 +11,14 @@ use super::aggregate;
 use super::common::{
     CursorOptions, check_collation, check_uuid, command_compiler, open_cursor, sort_room,
 };
+use crate::body::CommandBody;
 use crate::context::{Command, Outcome};
-use crate::cursors::DocumentStream;
+use crate::cursors::{BatchName, CursorBatch, DocumentStream};
 use crate::dispatch::Request;
 use crate::error::{CommandError, ErrorCode};
 use crate::fields::{Fields, to_raw};
 use crate::finder::Found;
+use crate::generic_arguments::is_generic;
 use crate::namespace::Namespace;
 use crate::plan::Access;
 use crate::records::DocumentBytes;
@@ -26,6 +28,11 @@ use crate::tail::Tail;
 pub(super) fn find(request: &Request<'_>, command: Command) -> Result<Outcome, CommandError> {
     let namespace = request.namespace(&command)?;
     let fields = Fields::new(&command.body, "find");
+    if let Some(id) = wanted_id(&command.body, &fields)?
+        && let Some(found) = look_up(request, &namespace, id)?
+    {
+        return Ok(found);
+    }
     check_collation(&fields)?;
     let compiler = command_compiler(request, &fields)?;
     let matcher = Arc::new(match fields.document("filter")? {
@@ -69,6 +76,56 @@ pub(super) fn find(request: &Request<'_>, command: Command) -> Result<Outcome, C
         return tail(request, namespace, selection, shape.projection, options, awaits);
     }
     open_cursor(request, namespace, shape.stream(selection)?, options)
+}
+
+/// The fields of a find that asks for one document by its `_id`, besides those that every command may have.
+const LOOK_UP_FIELDS: [&[u8]; 5] = [b"find", b"filter", b"limit", b"batchSize", b"singleBatch"];
+
+/// The filter of a find that asks for the document with an `_id` and for nothing else. It needs no plan.
+fn wanted_id<'c>(
+    body: &'c CommandBody,
+    fields: &Fields<'_>,
+) -> Result<Option<&'c RawDocument>, CommandError> {
+    if !body.raw_keys().all(|name| LOOK_UP_FIELDS.contains(&name) || is_generic(name)) {
+        return Ok(None);
+    }
+    let Some(filter) = body.get_raw_document("filter") else { return Ok(None) };
+    let mut conditions = filter.iter();
+    let (Some(Ok((name, id))), None) = (conditions.next(), conditions.next()) else {
+        return Ok(None);
+    };
+    // Only these are equal to nothing but themselves, and to numbers of the same value.
+    let is_plain = matches!(
+        id,
+        RawBsonRef::String(_)
+            | RawBsonRef::ObjectId(_)
+            | RawBsonRef::Int32(_)
+            | RawBsonRef::Int64(_)
+            | RawBsonRef::Binary(_)
+            | RawBsonRef::DateTime(_)
+    );
+    fields.count("limit")?;
+    fields.flag("singleBatch")?;
+    let leaves_open = fields.count("batchSize")? == Some(0);
+    Ok((name.as_str() == "_id" && is_plain && !leaves_open).then_some(filter))
+}
+
+/// The reply with the document that has this `_id`; none if the collection has no index to look it up in.
+fn look_up(
+    request: &Request<'_>,
+    namespace: &Namespace,
+    id: &RawDocument,
+) -> Result<Option<Outcome>, CommandError> {
+    let (Some(collection), view) = request.read(namespace)? else { return Ok(None) };
+    if !collection.indexes.iter().any(|index| index.is_id()) {
+        return Ok(None);
+    }
+    let found = view.by_id(&collection, id)?;
+    request.interrupt.note_look_up(found.is_some());
+    let batch = CursorBatch::of_one(found.as_ref().map(|(_, document)| &**document));
+    request.node.counters().returned(batch.count);
+    let (shown, time) = (namespace.to_string(), request.at_cluster_time());
+    Ok(Some(Outcome::Reply(batch.into_reply(BatchName::First, 0, &shown, time)?.into())))
 }
 
 fn cursor_options(

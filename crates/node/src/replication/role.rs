@@ -2,12 +2,12 @@
 //!
 //! docs/replication-rules.md §12 and §13.
 
-use bson::{Bson, Document, RawBsonRef, RawDocument, RawDocumentBuf, doc};
+use bson::{Bson, Document, RawDocument, RawDocumentBuf, doc};
 use quorate_protocol::{HelloReply, MemberState, ServerAddress};
 use quorate_replication::MemberHello;
 use quorate_transactions::{Place, labels};
 use quorate_wire::replica_set::optime_document;
-use quorate_wire::{to_bson_date_time, to_bson_object_id, to_bson_topology_version};
+use quorate_wire::{find_field, to_bson_date_time, to_bson_object_id, to_bson_topology_version};
 
 use super::{Replication, Standing};
 use crate::body::CommandBody;
@@ -91,18 +91,11 @@ impl Node {
     pub fn tell_topology_version(&self, reply: &mut RawDocumentBuf) {
         const FIELD: &str = "topologyVersion";
         let is_news = |reply: &RawDocument| {
-            reply.get_i32("code").is_ok_and(|code| ErrorCode(code).is_state_change())
+            let code = find_field(reply, "code").and_then(|code| code.int32());
+            code.is_some_and(|code| ErrorCode(code).is_state_change())
         };
-        let (mut in_concern, mut in_reply) = (false, false);
-        for (name, value) in reply.iter().flatten() {
-            match (name.as_str(), value) {
-                ("code", RawBsonRef::Int32(code)) => in_reply = ErrorCode(code).is_state_change(),
-                ("writeConcernError", RawBsonRef::Document(concern)) => {
-                    in_concern = is_news(concern);
-                }
-                _ => {}
-            }
-        }
+        let concern = find_field(reply, "writeConcernError").and_then(|error| error.document());
+        let (in_concern, in_reply) = (concern.is_some_and(is_news), is_news(reply));
         if !in_concern && !in_reply {
             return;
         }

@@ -60,6 +60,74 @@ fn documents_come_back_in_the_order_of_insertion() {
     assert_eq!(member.ids(doc! {"find": "missing"}), [] as [i32; 0]);
 }
 
+/// A find by `_id` alone is looked up without a plan. It finds what a scan that compares finds.
+#[test]
+fn a_document_is_found_by_its_id_as_a_scan_finds_it() {
+    let member = Member::new();
+    let binary = |bytes: &[u8]| bson::Binary {
+        subtype: bson::spec::BinarySubtype::Generic,
+        bytes: bytes.to_vec(),
+    };
+    let ids: Vec<Bson> = vec![
+        1.into(),
+        (1_i64 << 60).into(),
+        2.5.into(),
+        f64::NAN.into(),
+        "a".into(),
+        "a\0b".into(),
+        "".into(),
+        Bson::Symbol("s".into()),
+        bson::oid::ObjectId::from_bytes([7; 12]).into(),
+        bson::DateTime::from_millis(1).into(),
+        bson::Timestamp { time: 1, increment: 0 }.into(),
+        binary(b"a").into(),
+        binary(b"").into(),
+        true.into(),
+        Bson::Null,
+        Bson::MinKey,
+        doc! { "a": 1 }.into(),
+        doc! { "$ref": "c", "$id": 1 }.into(),
+    ];
+    member.insert("c", ids.iter().map(|id| doc! { "_id": id, "n": 1 }).collect());
+    let mut asked = ids.clone();
+    asked.extend([1.0.into(), 1_i64.into(), 3.into(), "b".into(), "s".into()]);
+    asked.extend(["1".parse::<bson::Decimal128>().unwrap().into(), ((1_i64 << 60) as f64).into()]);
+    asked.extend([doc! { "$gt": 1 }.into(), doc! { "$in": [1, "a"] }.into(), Bson::Array(vec![])]);
+    asked.push(
+        bson::Regex { pattern: "a".try_into().unwrap(), options: "".try_into().unwrap() }.into(),
+    );
+    for id in asked {
+        let filter = doc! { "_id": &id };
+        let found = member.find(doc! { "find": "c", "filter": &filter, "limit": 100 });
+        let scanned = doc! { "find": "c", "filter": &filter, "hint": { "$natural": 1 } };
+        let shown = |documents: Vec<Document>| {
+            let mut shown: Vec<_> = documents.iter().map(|found| format!("{found:?}")).collect();
+            shown.sort();
+            shown
+        };
+        assert_eq!(shown(found), shown(member.find(scanned)), "{id}");
+    }
+    let by_id = |more: Document| {
+        let mut command = doc! { "find": "c", "filter": { "_id": "a" } };
+        command.extend(more);
+        member.find(command)
+    };
+    assert_eq!(by_id(doc! { "skip": 1 }), [] as [Document; 0]);
+    assert_eq!(by_id(doc! { "projection": { "n": 1, "_id": 0 } }), [doc! { "n": 1 }]);
+    assert_eq!(by_id(doc! { "batchSize": 0 }), [doc! { "_id": "a", "n": 1 }]);
+    assert_eq!(by_id(doc! { "batchSize": 1, "singleBatch": true }).len(), 1);
+    assert_eq!(member.find(doc! { "find": "c", "filter": { "_id": "a", "n": 2 } }).len(), 0);
+    let wrong = |more: Document| {
+        let mut command = doc! { "find": "c", "filter": { "_id": 1 } };
+        command.extend(more);
+        member.code(command)
+    };
+    assert_eq!(wrong(doc! { "limit": -1 }), 51024);
+    assert_eq!(wrong(doc! { "singleBatch": "yes" }), 14);
+    assert_eq!(wrong(doc! { "batchSize": -1 }), 51024);
+    assert_eq!(member.find(doc! { "find": "none", "filter": { "_id": 1 } }).len(), 0);
+}
+
 #[test]
 fn a_missing_id_is_made_up_and_put_first() {
     let member = Member::new();
