@@ -2,9 +2,10 @@
 //!
 //! A seed draws steps: inserts, updates, deletes and findAndModify, alone and several in a command; upserts; unique
 //! indexes; collections that are made, dropped and renamed; reads; transactions of two sessions; repeated writes and
-//! commits; and crashes that keep any part of what was not synced, also within a command. After each step the reply
-//! is what the model says, and every few steps documents, indexes and counts are. At the end a second member
-//! applies the log and holds the same.
+//! commits; crashes that keep any part of what was not synced, also within a command; members that applied the log in
+//! batches and take over; and rollbacks. After each step the reply is what the model says, and every few steps
+//! documents, indexes and counts are. A new primary, and a member that was rolled back, answers what sessions repeat
+//! as it was answered at first. At the end a second member applies the log and holds the same.
 //!
 //! A run that fails is made shorter while it still fails, and printed with the command that repeats it.
 //! `QUORATE_COMMANDS_SEED` runs one seed, `QUORATE_COMMANDS_SECONDS` new seeds for so long
@@ -115,6 +116,7 @@ fn a_member_and_a_plain_model_agree() {
     assert!(total.committed > 200 && total.conflicts > 50 && total.errors > 500, "{total:?}");
     assert!(total.repeated > 200 && total.crashes > 500, "{total:?}");
     assert!(total.crashes_within > 5 && total.resumed > 0, "{total:?}");
+    assert!(total.taken_over > 200 && total.rolled_back > 100, "{total:?}");
 }
 
 /// The tool itself: of a long run only the steps that matter are left.

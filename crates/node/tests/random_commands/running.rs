@@ -4,19 +4,21 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bson::spec::BinarySubtype;
 use bson::{Binary, Bson, Document, doc};
-use quorate_protocol::{MemberState, OpTime, Term};
+use quorate_protocol::{MemberState, OpTimeAndWallTime, Term};
 use quorate_replication::NoopReason;
 use quorate_storage::{ModelStore, Store};
 
 use crate::model::{Claim, Effects, Model, Place, Told};
 use crate::steps::{COLLECTIONS, Catalog, INDEXES, Read, SESSIONS, Step, Write, name_of};
-use crate::support::set::{OPLOG_BYTES, entries, hash, secondary, show};
+use crate::support::set::{OPLOG_BYTES, entries, hash, position, secondary, show};
 use crate::support::{Member, now};
 
 const WRITE_CONFLICT: i32 = 112;
 const NO_SUCH_TRANSACTION: i32 = 251;
 /// More than all documents.
 const ONE_BATCH: i32 = 1_000;
+/// A collection that the model knows nothing of.
+const BESIDE: &str = "beside";
 /// Between two looks at everything.
 const LOOK: usize = 25;
 
@@ -32,6 +34,8 @@ pub(crate) struct Figures {
     pub(crate) crashes: u64,
     pub(crate) crashes_within: u64,
     pub(crate) resumed: u64,
+    pub(crate) taken_over: u64,
+    pub(crate) rolled_back: u64,
 }
 
 impl Figures {
@@ -45,6 +49,8 @@ impl Figures {
         self.crashes += other.crashes;
         self.crashes_within += other.crashes_within;
         self.resumed += other.resumed;
+        self.taken_over += other.taken_over;
+        self.rolled_back += other.rolled_back;
     }
 }
 
@@ -80,11 +86,38 @@ struct Session {
     last: Option<Last>,
     /// The commit of the store with which the last one is there; none if a crash took it.
     lasts: Option<u64>,
+    /// All numbers that are in the log: their commits of the store, and what may be sent again.
+    logged: Vec<(u64, i64, Option<Last>)>,
+    /// The number that it had when this process began.
+    began_with: i64,
+}
+
+impl Session {
+    /// What it has done since this commit of the store is undone. It may send again what it did before.
+    fn go_back(&mut self, sequence: u64) {
+        self.open = None;
+        self.logged.retain(|(at, _, _)| *at <= sequence);
+        let (at, number, last) = self.logged.last().cloned().unwrap_or_default();
+        // A number that this process never saw may be in the log.
+        self.number = number.max(self.began_with);
+        self.last = last.filter(|_| number == self.number);
+        self.lasts = self.last.as_ref().map(|_| at);
+    }
+
+    /// Another process goes on, which numbers its commits anew. Of a transaction that changed nothing it knows nothing.
+    fn move_on(&mut self, survivor: u64) {
+        self.open = None;
+        self.lasts = self.lasts.filter(|sequence| *sequence <= survivor).map(|_| 0);
+        self.logged.retain(|(at, _, _)| *at <= survivor);
+        self.logged.iter_mut().for_each(|(at, _, _)| *at = 0);
+        self.began_with = self.number;
+    }
 }
 
 /// The state after a step.
 struct Record {
     sequence: u64,
+    position: OpTimeAndWallTime,
     model: Model,
     effects: Effects,
     /// The command, if it may be repeated after a crash within it.
@@ -104,11 +137,16 @@ type Verdict = Result<(), String>;
 fn open(store: ModelStore) -> Result<Member, String> {
     let member = Member::with_history(store, OPLOG_BYTES);
     member.node.join_replica_set(now()).map_err(|error| error.to_string())?;
+    lead(&member)?;
+    Ok(member)
+}
+
+/// The member becomes primary.
+fn lead(member: &Member) -> Verdict {
     show(&member.node, MemberState::Primary, true);
     let noop = member.node.append_noop(NoopReason::NewPrimary, Term(1), now());
     noop.map_err(|error| error.to_string())?;
-    sync(&member)?;
-    Ok(member)
+    sync(member)
 }
 
 fn sync(member: &Member) -> Verdict {
@@ -129,6 +167,8 @@ pub(crate) fn run(steps: &[Step]) -> Result<Figures, String> {
         records: Vec::new(),
         figures: Figures::default(),
     };
+    expect_ok(&run.member.run(doc! { "create": BESIDE }))?;
+    sync(&run.member)?;
     run.record(Effects::default(), None);
     for (number, step) in steps.iter().enumerate() {
         let at = |why: String| format!("step {number}: {why}");
@@ -139,7 +179,7 @@ pub(crate) fn run(steps: &[Step]) -> Result<Figures, String> {
         }
     }
     run.look()?;
-    run.replicate()?;
+    run.follower(usize::MAX)?;
     Ok(run.figures)
 }
 
@@ -151,7 +191,8 @@ impl Run {
 
     fn record(&mut self, effects: Effects, repeatable: Option<(Document, Told)>) {
         let sequence = self.member.store.last_committed().as_u64();
-        self.records.push(Record { sequence, model: self.model.clone(), effects, repeatable });
+        let (position, model) = (position(&self.member), self.model.clone());
+        self.records.push(Record { sequence, position, model, effects, repeatable });
     }
 
     fn step(&mut self, step: &Step) -> Verdict {
@@ -179,6 +220,8 @@ impl Run {
             },
             Step::Sync => sync(&self.member),
             Step::Crash { kept } => self.crash(*kept),
+            Step::TakeOver { batch } => self.take_over(*batch as usize),
+            Step::RollBack { kept } => self.roll_back(*kept),
         }
     }
 
@@ -219,8 +262,11 @@ impl Run {
         self.record(effects, repeatable);
         if let Some(session) = session {
             let last = LastWrite { collection, write: write.clone(), command, told };
-            self.sessions[session].last = complete.then(|| Last::Write(Box::new(last)));
-            self.sessions[session].lasts = self.records.last().map(|record| record.sequence);
+            let sequence = self.records.last().map(|record| record.sequence);
+            let known = &mut self.sessions[session];
+            known.last = complete.then(|| Last::Write(Box::new(last)));
+            known.lasts = sequence;
+            known.logged.push((sequence.unwrap_or_default(), known.number, known.last.clone()));
         }
         Ok(())
     }
@@ -431,9 +477,13 @@ impl Run {
         self.record(effects, None);
         let wrote = !open.modified.is_empty();
         let sequence = self.records.last().map(|record| record.sequence);
-        self.sessions[session].last = Some(Last::Commit);
+        let known = &mut self.sessions[session];
+        known.last = Some(Last::Commit);
         // Of one that changed nothing no trace is left after a crash.
-        self.sessions[session].lasts = if wrote { sequence } else { Some(u64::MAX) };
+        known.lasts = if wrote { sequence } else { Some(u64::MAX) };
+        if wrote {
+            known.logged.push((sequence.unwrap_or_default(), known.number, Some(Last::Commit)));
+        }
         Ok(())
     }
 
@@ -459,10 +509,7 @@ impl Run {
         let (synced, last) = (synced.as_u64(), last.as_u64());
         let survivor = synced + (last - synced) * kept / 1_000;
         self.member = open(self.member.store.crash_after(survivor))?;
-        for session in &mut self.sessions {
-            session.open = None;
-            session.lasts = session.lasts.filter(|sequence| *sequence <= survivor);
-        }
+        self.sessions.iter_mut().for_each(|session| session.move_on(survivor));
         let mut records = std::mem::take(&mut self.records);
         let later = records.iter().position(|record| record.sequence > survivor);
         let later = later.map(|place| records.split_off(place)).unwrap_or_default();
@@ -474,10 +521,6 @@ impl Run {
             _ => {}
         }
         self.record(Effects::default(), None);
-        // The commits of the new process are numbered anew.
-        for session in &mut self.sessions {
-            session.lasts = session.lasts.map(|_| 0);
-        }
         self.look()
     }
 
@@ -519,14 +562,80 @@ impl Run {
         self.model = adopted;
         if let Some((command, told)) = within.repeatable {
             self.figures.resumed += 1;
+            // Another session's entry stands between those of the two tries.
+            let beside = doc! { "_id": self.figures.resumed as i64 };
+            let lsid = lsid(SESSIONS as usize);
+            let number = self.figures.resumed as i64;
+            expect_ok(&self.member.run(
+                doc! { "insert": BESIDE, "documents": [beside], "lsid": lsid, "txnNumber": number },
+            ))?;
             let again = Told::of(&self.member.run(command.clone()));
             if again != told {
                 return Err(format!("{command}\n  resumed {again:?}\n  at first {told:?}"));
             }
             self.model = within.model;
+            let sequence = self.member.store.last_committed().as_u64();
+            let is_resumed = |known: &&mut Session| match &known.last {
+                Some(Last::Write(last)) => last.command == command,
+                _ => false,
+            };
+            if let Some(known) = self.sessions.iter_mut().find(is_resumed) {
+                known.lasts = Some(sequence);
+                known.logged.push((sequence, known.number, known.last.clone()));
+            }
         }
         // The next crash does not reach back into this.
         sync(&self.member)
+    }
+
+    // -- Other primaries -----------------------------------------------------------------------------
+
+    /// A member that applied the log is the primary, and knows what the sessions did.
+    fn take_over(&mut self, batch: usize) -> Verdict {
+        self.figures.taken_over += 1;
+        let follower = self.follower(batch)?;
+        lead(&follower)?;
+        self.member = follower;
+        self.sessions.iter_mut().for_each(|session| session.move_on(u64::MAX - 1));
+        self.records.clear();
+        self.record(Effects::default(), None);
+        self.repeat_all()?;
+        self.look()
+    }
+
+    /// The member takes commands back, and what their sessions knew with them.
+    fn roll_back(&mut self, kept: u64) -> Verdict {
+        let place = (self.records.len() as u64 * kept / 1_000) as usize;
+        let is_new = |record: &Record| record.position != position(&self.member);
+        if !self.records.get(place).is_some_and(is_new) {
+            return self.skip();
+        }
+        let common = self.records.swap_remove(place);
+        self.figures.rolled_back += 1;
+        show(&self.member.node, MemberState::Secondary, false);
+        let undone = self.member.node.roll_back_to(common.position, now(), &mut |_| Ok(()));
+        undone.map_err(|error| format!("cannot roll back to {:?}: {error}", common.position))?;
+        lead(&self.member)?;
+        self.model = common.model;
+        self.sessions.iter_mut().for_each(|session| session.go_back(common.sequence));
+        self.records.clear();
+        self.record(Effects::default(), None);
+        self.repeat_all()?;
+        self.look()
+    }
+
+    /// Every session sends its last write or commit again, if it is there.
+    fn repeat_all(&mut self) -> Verdict {
+        for session in 0..self.sessions.len() {
+            let known = &self.sessions[session];
+            match known.last {
+                Some(_) if known.lasts.is_none() => {}
+                Some(Last::Write(_)) => self.repeat(session)?,
+                Some(Last::Commit) => self.commit_again(session)?,
+                None => {}
+            }
+        }
+        Ok(())
     }
 
     // -- Everything ----------------------------------------------------------------------------------
@@ -576,13 +685,18 @@ impl Run {
         Ok(())
     }
 
-    /// A member that applies the log holds the same.
-    fn replicate(&self) -> Verdict {
+    /// A member that applies the log, so many entries at once, and holds the same.
+    fn follower(&self, batch: usize) -> Result<Member, String> {
         let follower = secondary();
-        let applied = follower.node.apply(OpTime::NULL, entries(&self.member), now());
-        applied.map_err(|error| format!("a follower cannot apply the log: {error}"))?;
+        // Threads prepare larger batches.
+        follower.node.prepare_from(batch.max(2) / 2 + 20);
+        for entries in entries(&self.member).chunks(batch) {
+            let previous = position(&follower).op_time;
+            let applied = follower.node.apply(previous, entries.to_vec(), now());
+            applied.map_err(|error| format!("a follower cannot apply the log: {error}"))?;
+        }
         match (hash(&follower), hash(&self.member)) {
-            (follows, leads) if follows == leads => Ok(()),
+            (follows, leads) if follows == leads => Ok(follower),
             (follows, leads) => Err(format!("a follower holds {follows}\n  the primary {leads}")),
         }
     }

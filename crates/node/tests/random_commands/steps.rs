@@ -331,6 +331,15 @@ pub(crate) enum Step {
     },
     /// Everything that is written so far survives the next crash.
     Sync,
+    /// Another member applies the log, so many entries at once, and becomes primary.
+    TakeOver {
+        batch: u64,
+    },
+    /// The member steps down and takes its last commands back. So many thousandths of those since the last crash or
+    /// take-over stay.
+    RollBack {
+        kept: u64,
+    },
     /// The process ends; so many thousandths of the commits that were not synced survive.
     Crash {
         kept: u64,
@@ -375,7 +384,9 @@ impl Generator {
             80..86 => Step::ReadWithin { session, collection, read: self.read() },
             86..91 => Step::Commit { session },
             91..93 => Step::Abort { session },
-            93..96 => Step::Sync,
+            93..95 => Step::Sync,
+            95 => Step::TakeOver { batch: 1 + self.random.below(60) },
+            96 => Step::RollBack { kept: self.random.below(1_000) },
             _ => Step::Crash { kept: self.random.below(1_001) },
         }
     }
