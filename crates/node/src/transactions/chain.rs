@@ -252,10 +252,13 @@ impl Writer<'_> {
         undone?;
         let Some(stage) = staged else { return Ok(()) };
         let mut batch = stage.overlay.to_batch();
-        if let Some((session, _)) = session_of(entry)? {
+        if let Some((session, number)) = session_of(entry)? {
             let (keyspace, key) = (self.node.keyspaces().sessions, number_key(&session));
             match row.get_binary_generic("session") {
-                Ok(before) => batch.insert(keyspace, key, before.clone()),
+                Ok(before) => {
+                    let before = self.row_before(&mut batch, &session, number, before)?;
+                    batch.insert(keyspace, key, before);
+                }
                 Err(_) => batch.remove(keyspace, key),
             }
         }

@@ -274,6 +274,24 @@ impl Writer<'_> {
         Ok(())
     }
 
+    /// The row that a session had before the transaction of this number. A later number may have removed the rows with
+    /// its results. If they cannot be brought back, the session stays at this number.
+    pub(crate) fn row_before(
+        &self,
+        batch: &mut Batch,
+        session: &SessionId,
+        number: i64,
+        before: &[u8],
+    ) -> Result<Vec<u8>, CommandError> {
+        let row = SessionRow::from_bytes(before);
+        let has_rows = |row: &SessionRow| row.has_rows && row.written.is_some();
+        if row.filter(has_rows).is_none() {
+            return Ok(before.to_vec());
+        }
+        let stays = SessionRow { number, committed: None, written: None, has_rows: false };
+        Ok(self.bring_back(batch, session, before)?.unwrap_or_else(|| stays.to_bytes()))
+    }
+
     /// The row that a session had. Brings back the results that belong to it. If they are not all in the log any more
     /// there is none, and the session stays at its number: a write of the number before is refused then, and not
     /// done twice.

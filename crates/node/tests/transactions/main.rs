@@ -452,6 +452,34 @@ fn a_follower_commits_what_concerns_different_documents_and_sessions_together() 
     assert_eq!(find_on(&follower, "c"), find(&member, "c"));
 }
 
+/// A write of several statements, a transaction and another write, of which the last two are undone.
+#[test]
+fn a_write_before_an_undone_transaction_is_not_done_again() {
+    let member = primary();
+    insert(&member, "c", (0..4).map(|id| doc! { "_id": id, "x": 0 }).collect());
+    let write = |number: i64, ids: &[i32]| {
+        let updates: Vec<_> =
+            ids.iter().map(|id| doc! { "q": { "_id": id }, "u": { "$inc": { "x": 1 } } }).collect();
+        let id = Binary { subtype: BinarySubtype::Uuid, bytes: vec![1; 16] };
+        let command = doc! {
+            "update": "c", "updates": updates, "lsid": { "id": id }, "txnNumber": number, "$db": DB,
+        };
+        let reply = run(&member, command);
+        assert_eq!(reply.get_i32("nModified").ok(), Some(ids.len() as i32), "{reply}");
+    };
+    write(1, &[0, 1]);
+    let common = position(&member);
+    let before = find(&member, "c");
+    let mut session = Session::start(&member, 1, 2);
+    session.ok(set(2, 5));
+    session.commit();
+    write(3, &[3]);
+    member.node.roll_back_to(common, now(), &mut |_| Ok(())).unwrap();
+    show(&member.node, quorate_protocol::MemberState::Primary, true);
+    write(1, &[0, 1]);
+    assert_eq!(find(&member, "c"), before);
+}
+
 #[test]
 fn a_new_primary_ends_a_chain_whose_last_entry_it_never_got() {
     let member = primary();
