@@ -19,6 +19,8 @@ const NO_SUCH_TRANSACTION: i32 = 251;
 const ONE_BATCH: i32 = 1_000;
 /// A collection that the model knows nothing of.
 const BESIDE: &str = "beside";
+/// In place of a commit of the store, for a transaction that changed nothing: only its process knows of it.
+const UNLOGGED: u64 = u64::MAX;
 /// Between two looks at everything.
 const LOOK: usize = 25;
 
@@ -220,7 +222,7 @@ impl Run {
             },
             Step::Sync => sync(&self.member),
             Step::Crash { kept } => self.crash(*kept),
-            Step::TakeOver { batch } => self.take_over(*batch as usize),
+            Step::TakeOver { batch, kept } => self.take_over(*batch as usize, *kept),
             Step::RollBack { kept } => self.roll_back(*kept),
         }
     }
@@ -480,7 +482,7 @@ impl Run {
         let known = &mut self.sessions[session];
         known.last = Some(Last::Commit);
         // Of one that changed nothing no trace is left after a crash.
-        known.lasts = if wrote { sequence } else { Some(u64::MAX) };
+        known.lasts = if wrote { sequence } else { Some(UNLOGGED) };
         if wrote {
             known.logged.push((sequence.unwrap_or_default(), known.number, Some(Last::Commit)));
         }
@@ -590,34 +592,47 @@ impl Run {
 
     // -- Other primaries -----------------------------------------------------------------------------
 
-    /// A member that applied the log is the primary, and knows what the sessions did.
-    fn take_over(&mut self, batch: usize) -> Verdict {
+    /// A member that applied the log, and may have taken a part of it back, is the primary and knows what the sessions
+    /// did.
+    fn take_over(&mut self, batch: usize, kept: u64) -> Verdict {
         self.figures.taken_over += 1;
-        let follower = self.follower(batch)?;
-        lead(&follower)?;
-        self.member = follower;
-        self.sessions.iter_mut().for_each(|session| session.move_on(u64::MAX - 1));
-        self.records.clear();
-        self.record(Effects::default(), None);
-        self.repeat_all()?;
-        self.look()
+        self.member = self.follower(batch)?;
+        self.undo(kept)?;
+        lead(&self.member)?;
+        self.sessions.iter_mut().for_each(|session| session.move_on(UNLOGGED - 1));
+        self.begin_anew()
     }
 
     /// The member takes commands back, and what their sessions knew with them.
     fn roll_back(&mut self, kept: u64) -> Verdict {
+        show(&self.member.node, MemberState::Secondary, false);
+        for session in &mut self.sessions {
+            session.open = None;
+            session.lasts = session.lasts.filter(|sequence| *sequence < UNLOGGED);
+        }
+        self.undo(kept)?;
+        lead(&self.member)?;
+        self.begin_anew()
+    }
+
+    /// Undoes all but so many thousandths of the commands since the last crash or take-over.
+    fn undo(&mut self, kept: u64) -> Verdict {
         let place = (self.records.len() as u64 * kept / 1_000) as usize;
         let is_new = |record: &Record| record.position != position(&self.member);
         if !self.records.get(place).is_some_and(is_new) {
-            return self.skip();
+            return Ok(());
         }
-        let common = self.records.swap_remove(place);
         self.figures.rolled_back += 1;
-        show(&self.member.node, MemberState::Secondary, false);
+        let common = self.records.swap_remove(place);
         let undone = self.member.node.roll_back_to(common.position, now(), &mut |_| Ok(()));
         undone.map_err(|error| format!("cannot roll back to {:?}: {error}", common.position))?;
-        lead(&self.member)?;
         self.model = common.model;
         self.sessions.iter_mut().for_each(|session| session.go_back(common.sequence));
+        Ok(())
+    }
+
+    /// What came before is not reached by later crashes and rollbacks.
+    fn begin_anew(&mut self) -> Verdict {
         self.records.clear();
         self.record(Effects::default(), None);
         self.repeat_all()?;

@@ -331,9 +331,11 @@ pub(crate) enum Step {
     },
     /// Everything that is written so far survives the next crash.
     Sync,
-    /// Another member applies the log, so many entries at once, and becomes primary.
+    /// Another member applies the log, so many entries at once, takes some of it back if less than all is kept, and
+    /// becomes primary.
     TakeOver {
         batch: u64,
+        kept: u64,
     },
     /// The member steps down and takes its last commands back. So many thousandths of those since the last crash or
     /// take-over stay.
@@ -385,7 +387,9 @@ impl Generator {
             86..91 => Step::Commit { session },
             91..93 => Step::Abort { session },
             93..95 => Step::Sync,
-            95 => Step::TakeOver { batch: 1 + self.random.below(60) },
+            95 => {
+                Step::TakeOver { batch: 1 + self.random.below(60), kept: self.random.below(2_000) }
+            }
             96 => Step::RollBack { kept: self.random.below(1_000) },
             _ => Step::Crash { kept: self.random.below(1_001) },
         }
