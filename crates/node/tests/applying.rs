@@ -390,3 +390,41 @@ fn what_an_interrupted_copy_left_of_a_renamed_collection_gives_way() {
     assert_eq!(copy(true), Some(true));
     assert_eq!(copy(false), None, "nothing says that it is whole: the copy begins again");
 }
+
+/// A collection takes the name of another over while everything is copied. Its documents came before the log that is
+/// applied over the copy; only its new name is in there.
+#[test]
+fn a_copied_collection_outlives_the_one_that_had_its_name_before() {
+    let from = primary();
+    from.insert("kept", vec![doc! {"_id": 1}]);
+    let begin = entries(&from).len();
+    from.insert("first", vec![doc! {"_id": 2}]);
+    from.ok(doc! {"renameCollection": "db.first", "to": "db.a", "$db": "admin"});
+    from.ok(doc! {
+        "renameCollection": "db.kept", "to": "db.a", "dropTarget": true, "$db": "admin",
+    });
+    from.insert("a", vec![doc! {"_id": 3}]);
+    let meanwhile = entries(&from).split_off(begin);
+    let to = copy_of(&from, &["a"]);
+    let last = to.node.apply_cloned(meanwhile, now()).unwrap();
+    to.node.finish_clone(last, now()).unwrap();
+    assert_eq!(hash(&to), hash(&from));
+
+    // The name passes to one that is made while everything is copied.
+    let from = primary();
+    from.insert("first", vec![doc! {"_id": 1}]);
+    let begin = entries(&from).len();
+    from.ok(doc! {"renameCollection": "db.first", "to": "db.a", "$db": "admin"});
+    from.ok(doc! {"drop": "a"});
+    from.insert("a", vec![doc! {"_id": 2}]);
+    let meanwhile = entries(&from).split_off(begin);
+    let first = entries(&from)[begin].get_binary("ui").unwrap().bytes.to_vec();
+    let to = copy_of(&from, &["a"]);
+    let namespace = quorate_node::Namespace::new("db", "first").unwrap();
+    let first = bson::Binary { subtype: bson::spec::BinarySubtype::Uuid, bytes: first };
+    to.node.clone_collection(&namespace, first.clone(), Document::new(), now()).unwrap();
+    to.node.copied_whole(&first);
+    let last = to.node.apply_cloned(meanwhile, now()).unwrap();
+    to.node.finish_clone(last, now()).unwrap();
+    assert_eq!(hash(&to), hash(&from));
+}

@@ -310,7 +310,13 @@ impl Writer<'_> {
             let found = self.collection(&namespace);
             return self.apply_create(entry, &namespace, found, rest, fit);
         }
-        let Some(mut collection) = self.meant_by(entry, &namespace, fit)? else {
+        let found = match self.meant_by(entry, &namespace, fit)? {
+            None if fit == Fit::Relaxed && name == "renameCollection" => {
+                self.moved_aside(&uuid_of(entry)?)
+            }
+            found => found,
+        };
+        let Some(mut collection) = found else {
             return self.misfit(fit, entry);
         };
         match name.as_str() {
@@ -368,6 +374,15 @@ impl Writer<'_> {
             // Over a copy the name may have passed on to a later collection, which is here whole.
             Some(_) => return self.misfit(fit, entry),
             None => {}
+        }
+        if fit == Fit::Relaxed {
+            if let Some(aside) = self.moved_aside(&uuid) {
+                return self.without_logging(|writer| writer.rename_collection(&aside, namespace));
+            }
+            // It is here under the name that it gets later.
+            if self.catalog().collections().any(|known| known.uuid == uuid) {
+                return Ok(());
+            }
         }
         self.create_with_uuid(namespace, options, uuid).map(drop)
     }

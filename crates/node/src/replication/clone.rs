@@ -210,6 +210,20 @@ impl Node {
     }
 }
 
+/// What the names of collections begin with that were moved aside.
+const ASIDE: &str = "tmp.quorate.aside.";
+
+/// Where a collection of a copy waits for its name.
+fn aside_name(collection: &Collection) -> Namespace {
+    let uuid: String = collection.uuid.bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    let database = collection.namespace.database.clone();
+    Namespace { database, collection: format!("{ASIDE}{uuid}") }
+}
+
+fn is_aside(collection: &Collection) -> bool {
+    collection.namespace.collection.starts_with(ASIDE)
+}
+
 /// Documents of a copy may be ahead of the log that is applied to them, and two of them may hold the
 /// same unique key for a while. So unique indexes are built at the end.
 impl Writer<'_> {
@@ -244,7 +258,10 @@ impl Writer<'_> {
         let Some(replication) = self.node().replication() else { return Ok(()) };
         let partial = guard(&replication.partial_copies);
         let catalog = self.node().catalog();
-        let Some(found) = catalog.collections().find(|found| partial.contains(&found.uuid)) else {
+        let mut collections = catalog.collections();
+        let Some(found) =
+            collections.find(|found| partial.contains(&found.uuid) || is_aside(found))
+        else {
             return Ok(());
         };
         Err(CommandError::new(
@@ -259,12 +276,21 @@ impl Writer<'_> {
         collection: &Arc<Collection>,
         to: &Namespace,
     ) -> Result<(), CommandError> {
-        // In the history the name was free: what has it here is older, or newer and yet to come.
-        // Its removal is no entry of the log: the rename is.
+        // In the history the name was free: what has it here got it later. The log may tell of that by a rename, and
+        // never of its documents. That it makes room is no entry of the log.
         if let Some(other) = self.collection(to) {
-            self.without_logging(|writer| writer.drop_collection(&other))?;
+            let aside = aside_name(&other);
+            self.without_logging(|writer| writer.rename_collection(&other, &aside))?;
         }
         self.rename_collection(collection, to)
+    }
+
+    /// A collection of the copy that made room for an earlier one of its name, and waits for the entry that gives it
+    /// the name.
+    pub(super) fn moved_aside(&self, uuid: &Binary) -> Option<Arc<Collection>> {
+        let catalog = self.catalog();
+        let found = catalog.collections().find(|known| known.uuid == *uuid && is_aside(known));
+        found.cloned()
     }
 
     /// An index that was put off is dropped. Whether there was one.

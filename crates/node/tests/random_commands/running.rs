@@ -1,16 +1,18 @@
 //! A member and the model take the same steps, and must say and hold the same.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 
 use bson::spec::BinarySubtype;
-use bson::{Binary, Bson, Document, doc};
+use bson::{Binary, Bson, Document, RawDocumentBuf, doc};
+use quorate_node::Namespace;
 use quorate_protocol::{MemberState, OpTimeAndWallTime, Term};
 use quorate_replication::NoopReason;
 use quorate_storage::{ModelStore, Store};
 
 use crate::model::{Claim, Effects, Model, Place, Told};
 use crate::steps::{COLLECTIONS, Catalog, INDEXES, Read, SESSIONS, Step, Write, name_of};
-use crate::support::set::{OPLOG_BYTES, entries, hash, position, secondary, show};
+use crate::support::set::{OPLOG_BYTES, entries, hash, position, show, uuid_of};
 use crate::support::{Member, now};
 
 const WRITE_CONFLICT: i32 = 112;
@@ -38,6 +40,7 @@ pub(crate) struct Figures {
     pub(crate) resumed: u64,
     pub(crate) taken_over: u64,
     pub(crate) rolled_back: u64,
+    pub(crate) copied: u64,
 }
 
 impl Figures {
@@ -53,6 +56,7 @@ impl Figures {
         self.resumed += other.resumed;
         self.taken_over += other.taken_over;
         self.rolled_back += other.rolled_back;
+        self.copied += other.copied;
     }
 }
 
@@ -128,6 +132,8 @@ struct Record {
 
 pub(crate) struct Run {
     member: Member,
+    /// How many processes there were.
+    opened: Cell<u64>,
     model: Model,
     sessions: Vec<Session>,
     records: Vec<Record>,
@@ -136,10 +142,12 @@ pub(crate) struct Run {
 
 type Verdict = Result<(), String>;
 
-fn open(store: ModelStore) -> Result<Member, String> {
-    let member = Member::with_history(store, OPLOG_BYTES);
+/// A secondary. Each process has its own source of identifiers.
+fn open(store: ModelStore, opened: &Cell<u64>) -> Result<Member, String> {
+    opened.set(opened.get() + 1);
+    let member = Member::with_history_and_seed(store, OPLOG_BYTES, opened.get());
     member.node.join_replica_set(now()).map_err(|error| error.to_string())?;
-    lead(&member)?;
+    show(&member.node, MemberState::Secondary, false);
     Ok(member)
 }
 
@@ -162,13 +170,16 @@ fn lsid(session: usize) -> Document {
 
 /// Runs the steps one after another. The error says which of them the member and the model disagree about.
 pub(crate) fn run(steps: &[Step]) -> Result<Figures, String> {
+    let opened = Cell::default();
     let mut run = Run {
-        member: open(ModelStore::new())?,
+        member: open(ModelStore::new(), &opened)?,
+        opened,
         model: Model::default(),
         sessions: vec![Session::default(); SESSIONS as usize],
         records: Vec::new(),
         figures: Figures::default(),
     };
+    lead(&run.member)?;
     expect_ok(&run.member.run(doc! { "create": BESIDE }))?;
     sync(&run.member)?;
     run.record(Effects::default(), None);
@@ -224,6 +235,7 @@ impl Run {
             Step::Crash { kept } => self.crash(*kept),
             Step::TakeOver { batch, kept } => self.take_over(*batch as usize, *kept),
             Step::RollBack { kept } => self.roll_back(*kept),
+            Step::Copy { begun } => self.copy(*begun),
         }
     }
 
@@ -510,7 +522,8 @@ impl Run {
         let (synced, last) = self.member.store.unsynced();
         let (synced, last) = (synced.as_u64(), last.as_u64());
         let survivor = synced + (last - synced) * kept / 1_000;
-        self.member = open(self.member.store.crash_after(survivor))?;
+        self.member = open(self.member.store.crash_after(survivor), &self.opened)?;
+        lead(&self.member)?;
         self.sessions.iter_mut().for_each(|session| session.move_on(survivor));
         let mut records = std::mem::take(&mut self.records);
         let later = records.iter().position(|record| record.sequence > survivor);
@@ -603,6 +616,49 @@ impl Run {
         self.begin_anew()
     }
 
+    /// A member copies everything, and applies the log from an earlier entry on over it. It holds the same, and knows what
+    /// the sessions did.
+    fn copy(&mut self, begun: u64) -> Verdict {
+        self.figures.copied += 1;
+        let copy = self.copied(begun)?;
+        lead(&copy)?;
+        let original = std::mem::replace(&mut self.member, copy);
+        let records = self.records.len();
+        let outcome = self.repeat_all().and_then(|()| self.look());
+        self.records.truncate(records);
+        self.member = original;
+        outcome.map_err(|error| format!("after a copy: {error}"))
+    }
+
+    fn copied(&self, begun: u64) -> Result<Member, String> {
+        let mut log = entries(&self.member);
+        let log = log.split_off((log.len() as u64 * begun / 1_000) as usize);
+        let copy = open(ModelStore::new(), &self.opened)?;
+        let failed = |error: quorate_node::CommandError| format!("cannot copy: {error}");
+        copy.node.wipe(now()).map_err(failed)?;
+        for listed in first_batch(&self.member.run(doc! { "listCollections": 1 })) {
+            let name = listed.get_str("name").map_err(|error| error.to_string())?;
+            let uuid = uuid_of(&self.member, name);
+            let namespace = Namespace::new("db", name).map_err(failed)?;
+            let options = listed.get_document("options").cloned().unwrap_or_default();
+            copy.node.clone_collection(&namespace, uuid.clone(), options, now()).map_err(failed)?;
+            let documents = self.member.find(doc! { "find": name });
+            let documents = documents.iter().map(RawDocumentBuf::try_from);
+            let documents = documents.collect::<Result<_, _>>().map_err(|e| e.to_string())?;
+            copy.node.clone_documents(&namespace, documents, now()).map_err(failed)?;
+            for spec in first_batch(&self.member.run(doc! { "listIndexes": name })) {
+                copy.node.clone_index(&namespace, spec, now()).map_err(failed)?;
+            }
+            copy.node.copied_whole(&uuid);
+        }
+        let rows = doc! { "find": "replset.sessions.", "batchSize": ONE_BATCH, "$db": "local" };
+        let rows = first_batch(&self.member.run(rows));
+        copy.node.clone_sessions(&rows, now()).map_err(failed)?;
+        copy.node.apply_cloned(log, now()).map_err(failed)?;
+        copy.node.finish_clone(position(&self.member), now()).map_err(failed)?;
+        self.same(copy, "a copy")
+    }
+
     /// The member takes commands back, and what their sessions knew with them.
     fn roll_back(&mut self, kept: u64) -> Verdict {
         show(&self.member.node, MemberState::Secondary, false);
@@ -644,7 +700,7 @@ impl Run {
         for session in 0..self.sessions.len() {
             let known = &self.sessions[session];
             match known.last {
-                Some(_) if known.lasts.is_none() => {}
+                Some(_) if known.lasts.is_none_or(|sequence| sequence == UNLOGGED) => {}
                 Some(Last::Write(_)) => self.repeat(session)?,
                 Some(Last::Commit) => self.commit_again(session)?,
                 None => {}
@@ -702,7 +758,7 @@ impl Run {
 
     /// A member that applies the log, so many entries at once, and holds the same.
     fn follower(&self, batch: usize) -> Result<Member, String> {
-        let follower = secondary();
+        let follower = open(ModelStore::new(), &self.opened)?;
         // Threads prepare larger batches.
         follower.node.prepare_from(batch.max(2) / 2 + 20);
         for entries in entries(&self.member).chunks(batch) {
@@ -710,9 +766,14 @@ impl Run {
             let applied = follower.node.apply(previous, entries.to_vec(), now());
             applied.map_err(|error| format!("a follower cannot apply the log: {error}"))?;
         }
-        match (hash(&follower), hash(&self.member)) {
-            (follows, leads) if follows == leads => Ok(follower),
-            (follows, leads) => Err(format!("a follower holds {follows}\n  the primary {leads}")),
+        self.same(follower, "a follower")
+    }
+
+    /// The other member, if it holds the same.
+    fn same(&self, other: Member, what: &str) -> Result<Member, String> {
+        match (hash(&other), hash(&self.member)) {
+            (follows, leads) if follows == leads => Ok(other),
+            (follows, leads) => Err(format!("{what} holds {follows}\n  the primary {leads}")),
         }
     }
 }

@@ -342,6 +342,10 @@ pub(crate) enum Step {
     RollBack {
         kept: u64,
     },
+    /// A member copies everything while the log goes on from so many thousandths of it.
+    Copy {
+        begun: u64,
+    },
     /// The process ends; so many thousandths of the commits that were not synced survive.
     Crash {
         kept: u64,
@@ -390,6 +394,7 @@ impl Generator {
             95 => {
                 Step::TakeOver { batch: 1 + self.random.below(60), kept: self.random.below(2_000) }
             }
+            97 => Step::Copy { begun: self.random.below(1_000) },
             96 => Step::RollBack { kept: self.random.below(1_000) },
             _ => Step::Crash { kept: self.random.below(1_001) },
         }

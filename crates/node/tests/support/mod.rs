@@ -56,6 +56,13 @@ impl Member {
         Self::open(store, Some(bytes))
     }
 
+    /// The same, with its own source of identifiers.
+    #[allow(dead_code, reason = "most test programs have one member that makes collections")]
+    pub(crate) fn with_history_and_seed(store: ModelStore, bytes: u64, seed: u64) -> Self {
+        let oplog_bytes = Some(bytes);
+        Self::open_with(store, NodeOptions { oplog_bytes, test_commands: true, seed, ..options() })
+    }
+
     /// A member whose clients must log in.
     pub(crate) fn guarded() -> Self {
         let options = NodeOptions { authentication: true, test_commands: true, ..options() };
