@@ -3,7 +3,7 @@
 //! A seed draws steps: inserts, updates, deletes and findAndModify, alone and several in a command; upserts; unique
 //! indexes; collections that are made, dropped and renamed; reads; transactions of two sessions; repeated writes and
 //! commits; crashes that keep any part of what was not synced, also within a command; members that applied the log in
-//! batches and take over; and rollbacks. After each step the reply is what the model says, and every few steps
+//! batches and take over; rollbacks; and members that copy everything while it changes. After each step the reply is what the model says, and every few steps
 //! documents, indexes and counts are. A new primary, and a member that was rolled back, answers what sessions repeat
 //! as it was answered at first. At the end a second member applies the log and holds the same.
 //!
@@ -117,6 +117,7 @@ fn a_member_and_a_plain_model_agree() {
     assert!(total.repeated > 200 && total.crashes > 500, "{total:?}");
     assert!(total.crashes_within > 5 && total.resumed > 0, "{total:?}");
     assert!(total.taken_over > 200 && total.rolled_back > 100, "{total:?}");
+    assert!(total.copied > 100, "{total:?}");
 }
 
 /// The tool itself: of a long run only the steps that matter are left.

@@ -5,14 +5,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bson::spec::BinarySubtype;
 use bson::{Binary, Bson, Document, RawDocumentBuf, doc};
-use quorate_node::Namespace;
+use quorate_node::{CommandError, Namespace, entry_position};
 use quorate_protocol::{MemberState, OpTimeAndWallTime, Term};
 use quorate_replication::NoopReason;
 use quorate_storage::{ModelStore, Store};
 
 use crate::model::{Claim, Effects, Model, Place, Told};
 use crate::steps::{COLLECTIONS, Catalog, INDEXES, Read, SESSIONS, Step, Write, name_of};
-use crate::support::set::{OPLOG_BYTES, entries, hash, position, show, uuid_of};
+use crate::support::set::{OPLOG_BYTES, entries, hash, position, show};
 use crate::support::{Member, now};
 
 const WRITE_CONFLICT: i32 = 112;
@@ -134,10 +134,21 @@ pub(crate) struct Run {
     member: Member,
     /// How many processes there were.
     opened: Cell<u64>,
+    /// A copy that goes on.
+    copying: Option<Copying>,
     model: Model,
     sessions: Vec<Session>,
     records: Vec<Record>,
     pub(crate) figures: Figures,
+}
+
+/// A member that copies everything.
+struct Copying {
+    member: Member,
+    /// The last entry when it began.
+    begun: OpTimeAndWallTime,
+    /// The collections that are left, as they were then.
+    listed: Vec<Document>,
 }
 
 type Verdict = Result<(), String>;
@@ -174,6 +185,7 @@ pub(crate) fn run(steps: &[Step]) -> Result<Figures, String> {
     let mut run = Run {
         member: open(ModelStore::new(), &opened)?,
         opened,
+        copying: None,
         model: Model::default(),
         sessions: vec![Session::default(); SESSIONS as usize],
         records: Vec::new(),
@@ -232,10 +244,13 @@ impl Run {
                 }
             },
             Step::Sync => sync(&self.member),
-            Step::Crash { kept } => self.crash(*kept),
+            Step::Crash { kept } => {
+                self.copying = None;
+                self.crash(*kept)
+            }
             Step::TakeOver { batch, kept } => self.take_over(*batch as usize, *kept),
             Step::RollBack { kept } => self.roll_back(*kept),
-            Step::Copy { begun } => self.copy(*begun),
+            Step::Copy { collections } => self.copy(*collections),
         }
     }
 
@@ -609,6 +624,7 @@ impl Run {
     /// did.
     fn take_over(&mut self, batch: usize, kept: u64) -> Verdict {
         self.figures.taken_over += 1;
+        self.copying = None;
         self.member = self.follower(batch)?;
         self.undo(kept)?;
         lead(&self.member)?;
@@ -616,11 +632,28 @@ impl Run {
         self.begin_anew()
     }
 
-    /// A member copies everything, and applies the log from an earlier entry on over it. It holds the same, and knows what
-    /// the sessions did.
-    fn copy(&mut self, begun: u64) -> Verdict {
+    /// Goes on with a copy: the first step lists the collections, and each copies some. Once all are there, the next
+    /// step applies the log since the first. The copy holds the same then, and knows what the sessions did.
+    fn copy(&mut self, collections: u64) -> Verdict {
+        let mut copying = match self.copying.take() {
+            Some(copying) => copying,
+            None => {
+                let member = open(ModelStore::new(), &self.opened)?;
+                member.node.wipe(now()).map_err(failed)?;
+                let listed = first_batch(&self.member.run(doc! { "listCollections": 1 }));
+                Copying { member, begun: position(&self.member), listed }
+            }
+        };
+        if !copying.listed.is_empty() {
+            for _ in 0..collections {
+                let Some(listed) = copying.listed.pop() else { break };
+                self.copy_collection(&copying.member, &listed)?;
+            }
+            self.copying = Some(copying);
+            return Ok(());
+        }
         self.figures.copied += 1;
-        let copy = self.copied(begun)?;
+        let copy = self.copied(copying)?;
         lead(&copy)?;
         let original = std::mem::replace(&mut self.member, copy);
         let records = self.records.len();
@@ -630,30 +663,35 @@ impl Run {
         outcome.map_err(|error| format!("after a copy: {error}"))
     }
 
-    fn copied(&self, begun: u64) -> Result<Member, String> {
-        let mut log = entries(&self.member);
-        let log = log.split_off((log.len() as u64 * begun / 1_000) as usize);
-        let copy = open(ModelStore::new(), &self.opened)?;
-        let failed = |error: quorate_node::CommandError| format!("cannot copy: {error}");
-        copy.node.wipe(now()).map_err(failed)?;
-        for listed in first_batch(&self.member.run(doc! { "listCollections": 1 })) {
-            let name = listed.get_str("name").map_err(|error| error.to_string())?;
-            let uuid = uuid_of(&self.member, name);
-            let namespace = Namespace::new("db", name).map_err(failed)?;
-            let options = listed.get_document("options").cloned().unwrap_or_default();
-            copy.node.clone_collection(&namespace, uuid.clone(), options, now()).map_err(failed)?;
-            let documents = self.member.find(doc! { "find": name });
-            let documents = documents.iter().map(RawDocumentBuf::try_from);
-            let documents = documents.collect::<Result<_, _>>().map_err(|e| e.to_string())?;
-            copy.node.clone_documents(&namespace, documents, now()).map_err(failed)?;
-            for spec in first_batch(&self.member.run(doc! { "listIndexes": name })) {
-                copy.node.clone_index(&namespace, spec, now()).map_err(failed)?;
-            }
-            copy.node.copied_whole(&uuid);
+    /// Copies a collection, whatever its name is by now. One that is gone stays as it is.
+    fn copy_collection(&self, copy: &Member, listed: &Document) -> Verdict {
+        let name = listed.get_str("name").map_err(|error| error.to_string())?;
+        let uuid = uuid_in(listed).ok_or("a collection without a uuid")?;
+        let namespace = Namespace::new("db", name).map_err(failed)?;
+        let options = listed.get_document("options").cloned().unwrap_or_default();
+        copy.node.clone_collection(&namespace, uuid.clone(), options, now()).map_err(failed)?;
+        let current = first_batch(&self.member.run(doc! { "listCollections": 1 }));
+        let current = current.iter().find(|entry| uuid_in(entry).as_ref() == Some(&uuid));
+        let Some(Ok(name)) = current.map(|entry| entry.get_str("name")) else { return Ok(()) };
+        let documents = self.member.find(doc! { "find": name });
+        let documents = documents.iter().map(RawDocumentBuf::try_from);
+        let documents = documents.collect::<Result<_, _>>().map_err(|error| error.to_string())?;
+        copy.node.clone_documents(&namespace, documents, now()).map_err(failed)?;
+        for spec in first_batch(&self.member.run(doc! { "listIndexes": name })) {
+            copy.node.clone_index(&namespace, spec, now()).map_err(failed)?;
         }
+        copy.node.copied_whole(&uuid);
+        Ok(())
+    }
+
+    fn copied(&self, copying: Copying) -> Result<Member, String> {
+        let Copying { member: copy, begun, .. } = copying;
         let rows = doc! { "find": "replset.sessions.", "batchSize": ONE_BATCH, "$db": "local" };
-        let rows = first_batch(&self.member.run(rows));
-        copy.node.clone_sessions(&rows, now()).map_err(failed)?;
+        copy.node.clone_sessions(&first_batch(&self.member.run(rows)), now()).map_err(failed)?;
+        let is_later = |entry: &RawDocumentBuf| {
+            entry_position(entry).is_ok_and(|at| at.op_time >= begun.op_time)
+        };
+        let log: Vec<_> = entries(&self.member).into_iter().filter(is_later).collect();
         copy.node.apply_cloned(log, now()).map_err(failed)?;
         copy.node.finish_clone(position(&self.member), now()).map_err(failed)?;
         self.same(copy, "a copy")
@@ -661,6 +699,7 @@ impl Run {
 
     /// The member takes commands back, and what their sessions knew with them.
     fn roll_back(&mut self, kept: u64) -> Verdict {
+        self.copying = None;
         show(&self.member.node, MemberState::Secondary, false);
         for session in &mut self.sessions {
             session.open = None;
@@ -775,6 +814,17 @@ impl Run {
             (follows, leads) if follows == leads => Ok(other),
             (follows, leads) => Err(format!("{what} holds {follows}\n  the primary {leads}")),
         }
+    }
+}
+
+fn failed(error: CommandError) -> String {
+    format!("cannot copy: {error}")
+}
+
+fn uuid_in(listed: &Document) -> Option<Binary> {
+    match listed.get_document("info").ok()?.get("uuid")? {
+        Bson::Binary(uuid) => Some(uuid.clone()),
+        _ => None,
     }
 }
 

@@ -342,9 +342,9 @@ pub(crate) enum Step {
     RollBack {
         kept: u64,
     },
-    /// A member copies everything while the log goes on from so many thousandths of it.
+    /// A member that copies everything goes on with so many collections.
     Copy {
-        begun: u64,
+        collections: u64,
     },
     /// The process ends; so many thousandths of the commits that were not synced survive.
     Crash {
@@ -384,17 +384,17 @@ impl Generator {
                 Step::Write { collection, write, session: retryable.then_some(session) }
             }
             30..36 => Step::Repeat { session },
-            36..56 => Step::Read { collection, read: self.read() },
+            36..49 => Step::Read { collection, read: self.read() },
             56..64 => Step::Catalog { collection, change: self.catalog() },
             64..80 => Step::WriteWithin { session, collection, write: self.write() },
-            80..86 => Step::ReadWithin { session, collection, read: self.read() },
-            86..91 => Step::Commit { session },
-            91..93 => Step::Abort { session },
+            80..84 => Step::ReadWithin { session, collection, read: self.read() },
+            84..88 => Step::Commit { session },
+            92 => Step::Abort { session },
             93..95 => Step::Sync,
             95 => {
                 Step::TakeOver { batch: 1 + self.random.below(60), kept: self.random.below(2_000) }
             }
-            97 => Step::Copy { begun: self.random.below(1_000) },
+            49..56 | 88..92 => Step::Copy { collections: self.random.below(4) },
             96 => Step::RollBack { kept: self.random.below(1_000) },
             _ => Step::Crash { kept: self.random.below(1_001) },
         }
