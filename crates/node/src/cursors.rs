@@ -89,6 +89,34 @@ mod element {
 const REPLY_AT: usize = 0;
 const CURSOR_AT: usize = 4 + 1 + "cursor\0".len();
 
+/// Room for the fields that a document with an array usually gets besides it.
+const MORE_FIELDS: usize = 64;
+
+/// A document whose only field is an array of documents. The name of the field ends with a zero.
+pub(crate) fn document_with_array<'d>(
+    name: &[u8],
+    documents: impl Iterator<Item = &'d RawDocument> + Clone,
+) -> Result<RawDocumentBuf, CommandError> {
+    let size: usize = documents.clone().map(|document| document.as_bytes().len() + 8).sum();
+    let mut bytes = Vec::with_capacity(size + name.len() + MORE_FIELDS);
+    bytes.extend([0; 4]);
+    bytes.push(element::ARRAY);
+    bytes.extend(name);
+    let array_at = bytes.len();
+    bytes.extend([0; 4]);
+    for (place, document) in documents.enumerate() {
+        bytes.push(element::DOCUMENT);
+        append_decimal(&mut bytes, place);
+        bytes.push(0);
+        bytes.extend(document.as_bytes());
+    }
+    bytes.push(0);
+    close(&mut bytes, array_at);
+    bytes.push(0);
+    close(&mut bytes, 0);
+    Ok(RawDocumentBuf::from_bytes(bytes)?)
+}
+
 impl CursorBatch {
     fn new(name: BatchName) -> Self {
         let mut reply = Vec::with_capacity(512);

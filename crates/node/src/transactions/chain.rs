@@ -13,7 +13,7 @@
 use std::ops::Bound;
 use std::sync::atomic::Ordering;
 
-use bson::raw::{RawArrayBuf, cstr};
+use bson::raw::cstr;
 use bson::spec::BinarySubtype;
 use bson::{Binary, Document, RawBsonRef, RawDocument, RawDocumentBuf, rawdoc};
 use quorate_protocol::{OpTime, OpTimeAndWallTime, Term};
@@ -23,9 +23,10 @@ use quorate_wire::{timestamp_from, to_bson_date_time, to_bson_timestamp};
 
 use super::rows::{SessionRow, number_key, row_of};
 use super::stage::Stage;
+use crate::cursors::document_with_array;
 use crate::error::{CommandError, ErrorCode};
 use crate::node::Node;
-use crate::records::parse_record;
+use crate::records::{EMPTY_DOCUMENT, parse_record};
 use crate::replication::entry_position;
 use crate::sessions::SessionId;
 use crate::writer::{ENTRY_VERSION, Writer, with_room_for};
@@ -89,7 +90,8 @@ impl Writer<'_> {
         let mut position = OpTimeAndWallTime::default();
         let mut index = 0;
         for (place, chunk) in chunks.iter().enumerate() {
-            let mut object = rawdoc! { "applyOps": array(chunk) };
+            let chunk_operations = chunk.iter().map(|(operation, _)| &**operation);
+            let mut object = document_with_array(b"applyOps\0", chunk_operations)?;
             if place < last {
                 object.append(cstr!("partialTxn"), true);
             } else if last > 0 {
@@ -151,11 +153,9 @@ impl Writer<'_> {
         session: &SessionId,
         operations: &[Undoable],
     ) -> Result<RawDocumentBuf, CommandError> {
-        let mut steps = RawArrayBuf::new();
-        for (_, undo) in operations {
-            steps.push(undo.clone().unwrap_or_default());
-        }
-        let mut row = rawdoc! { "transaction": steps };
+        let nothing = RawDocument::from_bytes(&EMPTY_DOCUMENT)?;
+        let steps = operations.iter().map(|(_, undo)| undo.as_deref().unwrap_or(nothing));
+        let mut row = document_with_array(b"transaction\0", steps)?;
         if let Some(before) = row_of(&self.newest_view(), session)? {
             let before = Binary { subtype: BinarySubtype::Generic, bytes: before.to_vec() };
             row.append(cstr!("session"), before);
@@ -328,14 +328,6 @@ fn broken(why: &str) -> CommandError {
         ErrorCode::INTERNAL_ERROR,
         format!("the entries of a transaction do not fit together: {why}; resync this member"),
     )
-}
-
-fn array(chunk: &[Undoable]) -> RawArrayBuf {
-    let mut array = RawArrayBuf::new();
-    for (operation, _) in chunk {
-        array.push(operation.clone());
-    }
-    array
 }
 
 fn chunks(operations: &[Undoable], limit: usize) -> Vec<&[Undoable]> {

@@ -24,7 +24,7 @@ use crate::error::{CommandError, ErrorCode};
 use crate::namespace::Namespace;
 use crate::node::Node;
 use crate::records::View;
-use crate::writer::{Entry, Operation, Writer};
+use crate::writer::{Entry, Operation, Writer, with_room_for};
 
 /// What an operation costs besides its bytes.
 const OPERATION_OVERHEAD: usize = 128;
@@ -243,7 +243,7 @@ impl Writer<'_> {
     ) -> Result<bool, CommandError> {
         let Some(staging) = &self.staging else { return Ok(false) };
         let Some(collection) = entry.collection else { return Ok(true) };
-        let mut operation = RawDocumentBuf::new();
+        let mut operation = with_room_for(entry.object.as_bytes().len() + OPERATION_OVERHEAD);
         operation.append(cstr!("op"), entry.operation.letter());
         let namespace = match entry.operation {
             Operation::Command => format!("{}.$cmd", collection.namespace.database),
@@ -251,9 +251,9 @@ impl Writer<'_> {
         };
         operation.append(cstr!("ns"), namespace);
         operation.append(cstr!("ui"), collection.uuid.clone());
-        operation.append(cstr!("o"), entry.object.to_owned());
+        operation.append(cstr!("o"), entry.object);
         if let Some(target) = entry.target {
-            operation.append(cstr!("o2"), target.to_owned());
+            operation.append(cstr!("o2"), target);
         }
         let undo = undo.map(ToOwned::to_owned);
         if let Some(id) = staging.id() {

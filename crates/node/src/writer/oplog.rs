@@ -110,7 +110,8 @@ impl Writer<'_> {
         if !self.logs(Some(collection)) {
             return Ok(());
         }
-        let before = rawdoc! { "before": old.to_owned() };
+        let mut before = with_room_for(old.as_bytes().len() + AROUND_BEFORE);
+        before.append(cstr!("before"), old);
         if self.log_otherwise(batch, Some(&before), Some(collection))? {
             return Ok(());
         }
@@ -242,6 +243,9 @@ impl Writer<'_> {
 
 /// What an entry holds besides its object, unless its names are long or it belongs to a session.
 const AROUND_OBJECT: usize = 192;
+
+/// What a document with another one in it as `before` holds besides that.
+const AROUND_BEFORE: usize = 16;
 
 /// An empty document that grows to so many bytes without moving.
 pub(crate) fn with_room_for(bytes: usize) -> RawDocumentBuf {

@@ -686,8 +686,7 @@ impl Run {
 
     fn copied(&self, copying: Copying) -> Result<Member, String> {
         let Copying { member: copy, begun, .. } = copying;
-        let rows = doc! { "find": "replset.sessions.", "batchSize": ONE_BATCH, "$db": "local" };
-        copy.node.clone_sessions(&first_batch(&self.member.run(rows)), now()).map_err(failed)?;
+        copy.node.clone_sessions(&session_rows(&self.member), now()).map_err(failed)?;
         let is_later = |entry: &RawDocumentBuf| {
             entry_position(entry).is_ok_and(|at| at.op_time >= begun.op_time)
         };
@@ -808,13 +807,44 @@ impl Run {
         self.same(follower, "a follower")
     }
 
-    /// The other member, if it holds the same.
+    /// The other member, if it holds the same documents and rows of sessions.
     fn same(&self, other: Member, what: &str) -> Result<Member, String> {
-        match (hash(&other), hash(&self.member)) {
+        let (follows, leads) = (hash(&other), hash(&self.member));
+        if follows != leads {
+            return Err(format!("{what} holds {follows}\n  the primary {leads}"));
+        }
+        match (valid_rows(&other), valid_rows(&self.member)) {
             (follows, leads) if follows == leads => Ok(other),
-            (follows, leads) => Err(format!("{what} holds {follows}\n  the primary {leads}")),
+            (follows, leads) => Err(format!("{what} has {follows:?}\n  the primary {leads:?}")),
         }
     }
+}
+
+/// What a member knows of sessions, as it is stored.
+fn session_rows(member: &Member) -> Vec<Document> {
+    first_batch(&member.run(doc! {
+        "find": "replset.sessions.", "batchSize": ONE_BATCH, "$db": "local",
+        "$readPreference": { "mode": "nearest" },
+    }))
+}
+
+/// The rows of the sessions' newest numbers. Results of an earlier number may still be there, or not.
+fn valid_rows(member: &Member) -> Vec<(Vec<u8>, Vec<u8>)> {
+    /// A session, and that the row is about its number.
+    const SESSION: usize = 16 + 1;
+    let bytes =
+        |row: &Document, name: &str| row.get_binary_generic(name).cloned().unwrap_or_default();
+    let rows = session_rows(member);
+    let rows: BTreeMap<_, _> =
+        rows.iter().map(|row| (bytes(row, "_id"), bytes(row, "row"))).collect();
+    let is_valid = |key: &[u8]| {
+        let mut session = key[..SESSION].to_vec();
+        session[SESSION - 1] = 0;
+        let number = rows.get(&session).map(|row| &row[..8]);
+        key.len() == SESSION || Some(&key[SESSION..SESSION + 8]) == number
+    };
+    let valid = rows.iter().filter(|(key, _)| is_valid(key));
+    valid.map(|(key, row)| (key.clone(), row.clone())).collect()
 }
 
 fn failed(error: CommandError) -> String {
