@@ -4,25 +4,25 @@ use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 
 use bson::spec::BinarySubtype;
-use bson::{Binary, Bson, Document, RawDocumentBuf, doc};
-use quorate_node::{CommandError, Namespace, entry_position};
+use bson::{Binary, Bson, Document, doc};
 use quorate_protocol::{MemberState, OpTimeAndWallTime, Term};
 use quorate_replication::NoopReason;
 use quorate_storage::{ModelStore, Store};
 
+use crate::members::Copying;
 use crate::model::{Claim, Effects, Model, Place, Told};
 use crate::steps::{COLLECTIONS, Catalog, INDEXES, Read, SESSIONS, Step, Write, name_of};
-use crate::support::set::{OPLOG_BYTES, entries, hash, position, show};
+use crate::support::set::{OPLOG_BYTES, position, show};
 use crate::support::{Member, now};
 
 const WRITE_CONFLICT: i32 = 112;
 const NO_SUCH_TRANSACTION: i32 = 251;
 /// More than all documents.
-const ONE_BATCH: i32 = 1_000;
+pub(crate) const ONE_BATCH: i32 = 1_000;
 /// A collection that the model knows nothing of.
 const BESIDE: &str = "beside";
 /// In place of a commit of the store, for a transaction that changed nothing: only its process knows of it.
-const UNLOGGED: u64 = u64::MAX;
+pub(crate) const UNLOGGED: u64 = u64::MAX;
 /// Between two looks at everything.
 const LOOK: usize = 25;
 
@@ -62,7 +62,7 @@ impl Figures {
 
 /// A transaction that is open.
 #[derive(Clone)]
-struct Open {
+pub(crate) struct Open {
     view: Model,
     began: u64,
     modified: BTreeSet<Place>,
@@ -71,7 +71,7 @@ struct Open {
 }
 
 #[derive(Clone)]
-struct LastWrite {
+pub(crate) struct LastWrite {
     collection: usize,
     write: Write,
     command: Document,
@@ -80,27 +80,27 @@ struct LastWrite {
 
 /// What a session may send again.
 #[derive(Clone)]
-enum Last {
+pub(crate) enum Last {
     Write(Box<LastWrite>),
     Commit,
 }
 
 #[derive(Clone, Default)]
-struct Session {
-    number: i64,
-    open: Option<Open>,
-    last: Option<Last>,
+pub(crate) struct Session {
+    pub(crate) number: i64,
+    pub(crate) open: Option<Open>,
+    pub(crate) last: Option<Last>,
     /// The commit of the store with which the last one is there; none if a crash took it.
-    lasts: Option<u64>,
+    pub(crate) lasts: Option<u64>,
     /// All numbers that are in the log: their commits of the store, and what may be sent again.
-    logged: Vec<(u64, i64, Option<Last>)>,
+    pub(crate) logged: Vec<(u64, i64, Option<Last>)>,
     /// The number that it had when this process began.
-    began_with: i64,
+    pub(crate) began_with: i64,
 }
 
 impl Session {
     /// What it has done since this commit of the store is undone. It may send again what it did before.
-    fn go_back(&mut self, sequence: u64) {
+    pub(crate) fn go_back(&mut self, sequence: u64) {
         self.open = None;
         self.logged.retain(|(at, _, _)| *at <= sequence);
         let (at, number, last) = self.logged.last().cloned().unwrap_or_default();
@@ -111,7 +111,7 @@ impl Session {
     }
 
     /// Another process goes on, which numbers its commits anew. Of a transaction that changed nothing it knows nothing.
-    fn move_on(&mut self, survivor: u64) {
+    pub(crate) fn move_on(&mut self, survivor: u64) {
         self.open = None;
         self.lasts = self.lasts.filter(|sequence| *sequence <= survivor).map(|_| 0);
         self.logged.retain(|(at, _, _)| *at <= survivor);
@@ -121,40 +121,31 @@ impl Session {
 }
 
 /// The state after a step.
-struct Record {
-    sequence: u64,
-    position: OpTimeAndWallTime,
-    model: Model,
-    effects: Effects,
+pub(crate) struct Record {
+    pub(crate) sequence: u64,
+    pub(crate) position: OpTimeAndWallTime,
+    pub(crate) model: Model,
+    pub(crate) effects: Effects,
     /// The command, if it may be repeated after a crash within it.
-    repeatable: Option<(Document, Told)>,
+    pub(crate) repeatable: Option<(Document, Told)>,
 }
 
 pub(crate) struct Run {
-    member: Member,
+    pub(crate) member: Member,
     /// How many processes there were.
-    opened: Cell<u64>,
+    pub(crate) opened: Cell<u64>,
     /// A copy that goes on.
-    copying: Option<Copying>,
-    model: Model,
-    sessions: Vec<Session>,
-    records: Vec<Record>,
+    pub(crate) copying: Option<Copying>,
+    pub(crate) model: Model,
+    pub(crate) sessions: Vec<Session>,
+    pub(crate) records: Vec<Record>,
     pub(crate) figures: Figures,
 }
 
-/// A member that copies everything.
-struct Copying {
-    member: Member,
-    /// The last entry when it began.
-    begun: OpTimeAndWallTime,
-    /// The collections that are left, as they were then.
-    listed: Vec<Document>,
-}
-
-type Verdict = Result<(), String>;
+pub(crate) type Verdict = Result<(), String>;
 
 /// A secondary. Each process has its own source of identifiers.
-fn open(store: ModelStore, opened: &Cell<u64>) -> Result<Member, String> {
+pub(crate) fn open(store: ModelStore, opened: &Cell<u64>) -> Result<Member, String> {
     opened.set(opened.get() + 1);
     let member = Member::with_history_and_seed(store, OPLOG_BYTES, opened.get());
     member.node.join_replica_set(now()).map_err(|error| error.to_string())?;
@@ -163,7 +154,7 @@ fn open(store: ModelStore, opened: &Cell<u64>) -> Result<Member, String> {
 }
 
 /// The member becomes primary.
-fn lead(member: &Member) -> Verdict {
+pub(crate) fn lead(member: &Member) -> Verdict {
     show(&member.node, MemberState::Primary, true);
     let noop = member.node.append_noop(NoopReason::NewPrimary, Term(1), now());
     noop.map_err(|error| error.to_string())?;
@@ -214,7 +205,7 @@ impl Run {
         Ok(())
     }
 
-    fn record(&mut self, effects: Effects, repeatable: Option<(Document, Told)>) {
+    pub(crate) fn record(&mut self, effects: Effects, repeatable: Option<(Document, Told)>) {
         let sequence = self.member.store.last_committed().as_u64();
         let (position, model) = (position(&self.member), self.model.clone());
         self.records.push(Record { sequence, position, model, effects, repeatable });
@@ -300,7 +291,7 @@ impl Run {
         Ok(())
     }
 
-    fn repeat(&mut self, session: usize) -> Verdict {
+    pub(crate) fn repeat(&mut self, session: usize) -> Verdict {
         let known = &self.sessions[session];
         let (None, Some(Last::Write(last))) = (&known.open, known.last.clone()) else {
             return self.skip();
@@ -516,7 +507,7 @@ impl Run {
         Ok(())
     }
 
-    fn commit_again(&mut self, session: usize) -> Verdict {
+    pub(crate) fn commit_again(&mut self, session: usize) -> Verdict {
         let known = &self.sessions[session];
         let Some(Last::Commit) = known.last else { return self.skip() };
         let lasts = known.lasts.is_some();
@@ -618,135 +609,6 @@ impl Run {
         sync(&self.member)
     }
 
-    // -- Other primaries -----------------------------------------------------------------------------
-
-    /// A member that applied the log, and may have taken a part of it back, is the primary and knows what the sessions
-    /// did.
-    fn take_over(&mut self, batch: usize, kept: u64) -> Verdict {
-        self.figures.taken_over += 1;
-        self.copying = None;
-        self.member = self.follower(batch)?;
-        self.undo(kept)?;
-        lead(&self.member)?;
-        self.sessions.iter_mut().for_each(|session| session.move_on(UNLOGGED - 1));
-        self.begin_anew()
-    }
-
-    /// Goes on with a copy: the first step lists the collections, and each copies some. Once all are there, the next
-    /// step applies the log since the first. The copy holds the same then, and knows what the sessions did.
-    fn copy(&mut self, collections: u64) -> Verdict {
-        let mut copying = match self.copying.take() {
-            Some(copying) => copying,
-            None => {
-                let member = open(ModelStore::new(), &self.opened)?;
-                member.node.wipe(now()).map_err(failed)?;
-                let listed = first_batch(&self.member.run(doc! { "listCollections": 1 }));
-                Copying { member, begun: position(&self.member), listed }
-            }
-        };
-        if !copying.listed.is_empty() {
-            for _ in 0..collections {
-                let Some(listed) = copying.listed.pop() else { break };
-                self.copy_collection(&copying.member, &listed)?;
-            }
-            self.copying = Some(copying);
-            return Ok(());
-        }
-        self.figures.copied += 1;
-        let copy = self.copied(copying)?;
-        lead(&copy)?;
-        let original = std::mem::replace(&mut self.member, copy);
-        let records = self.records.len();
-        let outcome = self.repeat_all().and_then(|()| self.look());
-        self.records.truncate(records);
-        self.member = original;
-        outcome.map_err(|error| format!("after a copy: {error}"))
-    }
-
-    /// Copies a collection, whatever its name is by now. One that is gone stays as it is.
-    fn copy_collection(&self, copy: &Member, listed: &Document) -> Verdict {
-        let name = listed.get_str("name").map_err(|error| error.to_string())?;
-        let uuid = uuid_in(listed).ok_or("a collection without a uuid")?;
-        let namespace = Namespace::new("db", name).map_err(failed)?;
-        let options = listed.get_document("options").cloned().unwrap_or_default();
-        copy.node.clone_collection(&namespace, uuid.clone(), options, now()).map_err(failed)?;
-        let current = first_batch(&self.member.run(doc! { "listCollections": 1 }));
-        let current = current.iter().find(|entry| uuid_in(entry).as_ref() == Some(&uuid));
-        let Some(Ok(name)) = current.map(|entry| entry.get_str("name")) else { return Ok(()) };
-        let documents = self.member.find(doc! { "find": name });
-        let documents = documents.iter().map(RawDocumentBuf::try_from);
-        let documents = documents.collect::<Result<_, _>>().map_err(|error| error.to_string())?;
-        copy.node.clone_documents(&namespace, documents, now()).map_err(failed)?;
-        for spec in first_batch(&self.member.run(doc! { "listIndexes": name })) {
-            copy.node.clone_index(&namespace, spec, now()).map_err(failed)?;
-        }
-        copy.node.copied_whole(&uuid);
-        Ok(())
-    }
-
-    fn copied(&self, copying: Copying) -> Result<Member, String> {
-        let Copying { member: copy, begun, .. } = copying;
-        copy.node.clone_sessions(&session_rows(&self.member), now()).map_err(failed)?;
-        let is_later = |entry: &RawDocumentBuf| {
-            entry_position(entry).is_ok_and(|at| at.op_time >= begun.op_time)
-        };
-        let log: Vec<_> = entries(&self.member).into_iter().filter(is_later).collect();
-        copy.node.apply_cloned(log, now()).map_err(failed)?;
-        copy.node.finish_clone(position(&self.member), now()).map_err(failed)?;
-        self.same(copy, "a copy")
-    }
-
-    /// The member takes commands back, and what their sessions knew with them.
-    fn roll_back(&mut self, kept: u64) -> Verdict {
-        self.copying = None;
-        show(&self.member.node, MemberState::Secondary, false);
-        for session in &mut self.sessions {
-            session.open = None;
-            session.lasts = session.lasts.filter(|sequence| *sequence < UNLOGGED);
-        }
-        self.undo(kept)?;
-        lead(&self.member)?;
-        self.begin_anew()
-    }
-
-    /// Undoes all but so many thousandths of the commands since the last crash or take-over.
-    fn undo(&mut self, kept: u64) -> Verdict {
-        let place = (self.records.len() as u64 * kept / 1_000) as usize;
-        let is_new = |record: &Record| record.position != position(&self.member);
-        if !self.records.get(place).is_some_and(is_new) {
-            return Ok(());
-        }
-        self.figures.rolled_back += 1;
-        let common = self.records.swap_remove(place);
-        let undone = self.member.node.roll_back_to(common.position, now(), &mut |_| Ok(()));
-        undone.map_err(|error| format!("cannot roll back to {:?}: {error}", common.position))?;
-        self.model = common.model;
-        self.sessions.iter_mut().for_each(|session| session.go_back(common.sequence));
-        Ok(())
-    }
-
-    /// What came before is not reached by later crashes and rollbacks.
-    fn begin_anew(&mut self) -> Verdict {
-        self.records.clear();
-        self.record(Effects::default(), None);
-        self.repeat_all()?;
-        self.look()
-    }
-
-    /// Every session sends its last write or commit again, if it is there.
-    fn repeat_all(&mut self) -> Verdict {
-        for session in 0..self.sessions.len() {
-            let known = &self.sessions[session];
-            match known.last {
-                Some(_) if known.lasts.is_none_or(|sequence| sequence == UNLOGGED) => {}
-                Some(Last::Write(_)) => self.repeat(session)?,
-                Some(Last::Commit) => self.commit_again(session)?,
-                None => {}
-            }
-        }
-        Ok(())
-    }
-
     // -- Everything ----------------------------------------------------------------------------------
 
     /// What the member holds of a collection.
@@ -770,7 +632,7 @@ impl Run {
     }
 
     /// The member holds what the model holds, and its indexes and counts agree with its documents.
-    fn look(&self) -> Verdict {
+    pub(crate) fn look(&self) -> Verdict {
         for collection in 0..COLLECTIONS as usize {
             let mut wanted = self.model.collections.get(&collection).cloned();
             if let Some(wanted) = &mut wanted {
@@ -793,69 +655,6 @@ impl Run {
         }
         Ok(())
     }
-
-    /// A member that applies the log, so many entries at once, and holds the same.
-    fn follower(&self, batch: usize) -> Result<Member, String> {
-        let follower = open(ModelStore::new(), &self.opened)?;
-        // Threads prepare larger batches.
-        follower.node.prepare_from(batch.max(2) / 2 + 20);
-        for entries in entries(&self.member).chunks(batch) {
-            let previous = position(&follower).op_time;
-            let applied = follower.node.apply(previous, entries.to_vec(), now());
-            applied.map_err(|error| format!("a follower cannot apply the log: {error}"))?;
-        }
-        self.same(follower, "a follower")
-    }
-
-    /// The other member, if it holds the same documents and rows of sessions.
-    fn same(&self, other: Member, what: &str) -> Result<Member, String> {
-        let (follows, leads) = (hash(&other), hash(&self.member));
-        if follows != leads {
-            return Err(format!("{what} holds {follows}\n  the primary {leads}"));
-        }
-        match (valid_rows(&other), valid_rows(&self.member)) {
-            (follows, leads) if follows == leads => Ok(other),
-            (follows, leads) => Err(format!("{what} has {follows:?}\n  the primary {leads:?}")),
-        }
-    }
-}
-
-/// What a member knows of sessions, as it is stored.
-fn session_rows(member: &Member) -> Vec<Document> {
-    first_batch(&member.run(doc! {
-        "find": "replset.sessions.", "batchSize": ONE_BATCH, "$db": "local",
-        "$readPreference": { "mode": "nearest" },
-    }))
-}
-
-/// The rows of the sessions' newest numbers. Results of an earlier number may still be there, or not.
-fn valid_rows(member: &Member) -> Vec<(Vec<u8>, Vec<u8>)> {
-    /// A session, and that the row is about its number.
-    const SESSION: usize = 16 + 1;
-    let bytes =
-        |row: &Document, name: &str| row.get_binary_generic(name).cloned().unwrap_or_default();
-    let rows = session_rows(member);
-    let rows: BTreeMap<_, _> =
-        rows.iter().map(|row| (bytes(row, "_id"), bytes(row, "row"))).collect();
-    let is_valid = |key: &[u8]| {
-        let mut session = key[..SESSION].to_vec();
-        session[SESSION - 1] = 0;
-        let number = rows.get(&session).map(|row| &row[..8]);
-        key.len() == SESSION || Some(&key[SESSION..SESSION + 8]) == number
-    };
-    let valid = rows.iter().filter(|(key, _)| is_valid(key));
-    valid.map(|(key, row)| (key.clone(), row.clone())).collect()
-}
-
-fn failed(error: CommandError) -> String {
-    format!("cannot copy: {error}")
-}
-
-fn uuid_in(listed: &Document) -> Option<Binary> {
-    match listed.get_document("info").ok()?.get("uuid")? {
-        Bson::Binary(uuid) => Some(uuid.clone()),
-        _ => None,
-    }
 }
 
 fn expect_ok(reply: &Document) -> Verdict {
@@ -865,7 +664,7 @@ fn expect_ok(reply: &Document) -> Verdict {
     }
 }
 
-fn first_batch(reply: &Document) -> Vec<Document> {
+pub(crate) fn first_batch(reply: &Document) -> Vec<Document> {
     let batch = reply.get_document("cursor").and_then(|cursor| cursor.get_array("firstBatch"));
     let batch = batch.map(Vec::as_slice).unwrap_or_default();
     batch.iter().filter_map(|item| item.as_document().cloned()).collect()
