@@ -15,6 +15,7 @@ use crate::finder::InterruptSlot;
 use crate::generator::Generator;
 use crate::namespace::Namespace;
 use crate::node::Node;
+use crate::raw_writing::{append_decimal, close, element};
 use crate::records::DocumentBytes;
 use crate::sessions::SessionId;
 use crate::tail::Tail;
@@ -75,47 +76,9 @@ pub(crate) struct CursorBatch {
     resume_token: Option<String>,
 }
 
-/// The element types of BSON that a reply with a cursor is made of.
-mod element {
-    pub(super) const DOUBLE: u8 = 0x01;
-    pub(super) const STRING: u8 = 0x02;
-    pub(super) const DOCUMENT: u8 = 0x03;
-    pub(super) const ARRAY: u8 = 0x04;
-    pub(super) const TIMESTAMP: u8 = 0x11;
-    pub(super) const INT64: u8 = 0x12;
-}
-
 /// Where the lengths of a reply are filled in: of itself, of its cursor, and of the batch.
 const REPLY_AT: usize = 0;
 const CURSOR_AT: usize = 4 + 1 + "cursor\0".len();
-
-/// Room for the fields that a document with an array usually gets besides it.
-const MORE_FIELDS: usize = 64;
-
-/// A document whose only field is an array of documents. The name of the field ends with a zero.
-pub(crate) fn document_with_array<'d>(
-    name: &[u8],
-    documents: impl Iterator<Item = &'d RawDocument> + Clone,
-) -> Result<RawDocumentBuf, CommandError> {
-    let size: usize = documents.clone().map(|document| document.as_bytes().len() + 8).sum();
-    let mut bytes = Vec::with_capacity(size + name.len() + MORE_FIELDS);
-    bytes.extend([0; 4]);
-    bytes.push(element::ARRAY);
-    bytes.extend(name);
-    let array_at = bytes.len();
-    bytes.extend([0; 4]);
-    for (place, document) in documents.enumerate() {
-        bytes.push(element::DOCUMENT);
-        append_decimal(&mut bytes, place);
-        bytes.push(0);
-        bytes.extend(document.as_bytes());
-    }
-    bytes.push(0);
-    close(&mut bytes, array_at);
-    bytes.push(0);
-    close(&mut bytes, 0);
-    Ok(RawDocumentBuf::from_bytes(bytes)?)
-}
 
 impl CursorBatch {
     fn new(name: BatchName) -> Self {
@@ -198,26 +161,6 @@ impl BatchName {
             Self::Next => b"nextBatch\0",
         }
     }
-}
-
-/// Fills in the length of a document that ends here. A batch holds about 16 MiB, so it fits.
-fn close(reply: &mut [u8], at: usize) {
-    let length = (reply.len() - at) as i32;
-    reply[at..at + 4].copy_from_slice(&length.to_le_bytes());
-}
-
-fn append_decimal(out: &mut Vec<u8>, mut number: usize) {
-    let mut digits = [0; 20];
-    let mut start = digits.len();
-    loop {
-        start -= 1;
-        digits[start] = b'0' + (number % 10) as u8;
-        number /= 10;
-        if number == 0 {
-            break;
-        }
-    }
-    out.extend_from_slice(&digits[start..]);
 }
 
 impl Cursor {

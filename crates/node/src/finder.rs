@@ -346,17 +346,9 @@ impl IndexSource {
                     let Some(entry) = entries.get(self.begun) else { return Ok(None) };
                     self.begun += 1;
                     let (view, index) = (&self.records.view, &self.access.index);
-                    if self.access.is_by_id() {
-                        if let Some((record, found)) =
-                            view.guessed(&self.collection, index, entry)?
-                        {
-                            self.keys += 1;
-                            return Ok(Some((record, Some(found))));
-                        }
-                        let record = view.unique_entry(entry)?;
-                        record.inspect(|record| view.places.learn(entry, *record))
-                    } else {
-                        view.unique_entry(entry)?
+                    match self.access.is_by_id() {
+                        true => view.by_id_entry(&self.collection, index, entry)?,
+                        false => view.unique_entry(entry)?.map(|record| (record, None)),
                     }
                 }
                 IndexKeys::Ranges(ranges) => {
@@ -369,7 +361,7 @@ impl IndexSource {
                     };
                     match scan.next().transpose()? {
                         Some((key, value)) => {
-                            Some(record_of_entry(&self.access.index, &key, &value)?)
+                            Some((record_of_entry(&self.access.index, &key, &value)?, None))
                         }
                         None => {
                             self.scan = None;
@@ -378,10 +370,10 @@ impl IndexSource {
                     }
                 }
             };
-            let Some(record) = found else { continue };
+            let Some((record, document)) = found else { continue };
             self.keys += 1;
             if self.seen.as_mut().is_none_or(|seen| seen.insert(record)) {
-                return Ok(Some((record, None)));
+                return Ok(Some((record, document)));
             }
         }
     }

@@ -39,6 +39,7 @@ mod places;
 mod plan;
 mod profile;
 mod protected;
+mod raw_writing;
 mod record_scan;
 mod records;
 mod replication;
@@ -78,7 +79,7 @@ pub use operations::{Connected, OperationId, Progress, Registered};
 pub use replication::{
     AppendListener, Author, CopyBuffer, Decided, FailureListener, Horizons, IndexPrefetch,
     LogPositions, MAX_APPLY_ENTRIES, MAX_PENDING_VIEWS, OplogEntries, Published, RolledBack,
-    Standing, StandingListener, Undo, entry_position,
+    Standing, StandingListener, Undo, entry_position, tells_of_state_change,
 };
 pub use scratch::{Scratch, ScratchFile};
 pub use sessions::{MAX_SESSIONS, SESSION_TIMEOUT_MINUTES};

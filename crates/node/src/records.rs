@@ -198,16 +198,30 @@ impl View {
         let mut key = Vec::with_capacity(USUAL_KEY_BYTES);
         first_key(document, &index.fields, &mut key)?;
         let (entry, _) = index_entry(index, &key, RecordId(0));
-        if let Some(found) = self.guessed(collection, index, &entry)? {
-            return Ok(Some(found));
+        Ok(match self.by_id_entry(collection, index, &entry)? {
+            Some((record, Some(found))) => Some((record, found)),
+            Some((record, None)) => self.record(collection, record)?.map(|found| (record, found)),
+            None => None,
+        })
+    }
+
+    /// The record under a whole key of the index of `_id`, with its document if that was needed to find it.
+    pub(crate) fn by_id_entry(
+        &self,
+        collection: &Collection,
+        index: &Index,
+        entry: &[u8],
+    ) -> Result<Option<(RecordId, Option<DocumentBytes>)>, CommandError> {
+        if let Some((record, found)) = self.guessed(collection, index, entry)? {
+            return Ok(Some((record, Some(found))));
         }
-        let Some(record) = self.unique_entry(&entry)? else { return Ok(None) };
-        self.places.learn(&entry, record);
-        Ok(self.record(collection, record)?.map(|found| (record, found)))
+        let Some(record) = self.unique_entry(entry)? else { return Ok(None) };
+        self.places.learn(entry, record);
+        Ok(Some((record, None)))
     }
 
     /// The record and the document under a whole key of the index of `_id`, if they are where they were last found.
-    pub(crate) fn guessed(
+    fn guessed(
         &self,
         collection: &Collection,
         index: &Index,

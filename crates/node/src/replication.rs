@@ -59,6 +59,7 @@ pub use standing::{Decided, MAX_PENDING_VIEWS, Standing, StandingListener};
 pub(crate) use oplog::last_in;
 pub use prefetch::IndexPrefetch;
 pub(crate) use prefetch::PrefetchSetting;
+pub use role::tells_of_state_change;
 pub(crate) use role::{append_hello, check_role};
 pub(crate) use rollback::takes_back;
 pub(crate) use writing::{Commit, LogState};

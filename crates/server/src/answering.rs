@@ -16,10 +16,9 @@ use std::time::{Duration, Instant};
 use bson::{Bson, Document, RawDocumentBuf, doc};
 use quorate_node::{
     Answerer, Awaited, Command, CommandBody, CommandError, CommandFacts, Context, ErrorCode,
-    Injection, Interrupt, Interruption, Outcome, Registered, Reply, WaitFor,
+    Injection, Interrupt, Interruption, Outcome, Registered, Reply, WaitFor, tells_of_state_change,
 };
 use quorate_protocol::OpTimeAndWallTime;
-use quorate_wire::find_field;
 use tokio::sync::{Notify, watch};
 
 use crate::connection::{Connection, ConnectionError, error_body, is_hello, read_more};
@@ -35,12 +34,6 @@ const SHORT_DOCUMENTS: u64 = 256;
 
 /// The command whose argument the set checks before the member keeps it.
 const SET_DEFAULTS: &str = "setDefaultRWConcern";
-
-/// Whether a reply is an error that tells of a change of the member's state.
-fn is_state_change(body: &RawDocumentBuf) -> bool {
-    let code = find_field(body, "code").and_then(|code| code.int32());
-    code.is_some_and(|code| ErrorCode(code).is_state_change())
-}
 
 /// How a command ends before it has gone the whole way.
 pub(crate) enum Ended {
@@ -212,7 +205,7 @@ impl Connection {
                 admitted.patience.wait(set.confirm(concern)).await?;
             }
             // A member that refused the command because of its state has nothing to wait for.
-            let refused = op_time.is_none() && is_state_change(&body);
+            let refused = op_time.is_none() && tells_of_state_change(&body);
             if let Some(wanted) = admitted.write_concern.take().filter(|_| !refused) {
                 let acknowledged = async { Ok(set.acknowledge(wanted, op_time).await) };
                 // The write was done, whatever becomes of the waiting.

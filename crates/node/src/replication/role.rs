@@ -90,12 +90,9 @@ impl Node {
     /// is the one place that does.
     pub fn tell_topology_version(&self, reply: &mut RawDocumentBuf) {
         const FIELD: &str = "topologyVersion";
-        let is_news = |reply: &RawDocument| {
-            let code = find_field(reply, "code").and_then(|code| code.int32());
-            code.is_some_and(|code| ErrorCode(code).is_state_change())
-        };
         let concern = find_field(reply, "writeConcernError").and_then(|error| error.document());
-        let (in_concern, in_reply) = (concern.is_some_and(is_news), is_news(reply));
+        let in_concern = concern.is_some_and(tells_of_state_change);
+        let in_reply = tells_of_state_change(reply);
         if !in_concern && !in_reply {
             return;
         }
@@ -109,6 +106,12 @@ impl Node {
             *reply = changed;
         }
     }
+}
+
+/// Whether a reply, or the error in one, has a code that tells of a change of the member's state.
+pub fn tells_of_state_change(reply: &RawDocument) -> bool {
+    let code = find_field(reply, "code").and_then(|code| code.int32());
+    code.is_some_and(|code| ErrorCode(code).is_state_change())
 }
 
 /// What a member of a set adds to the reply to `hello`.

@@ -23,9 +23,9 @@ use quorate_wire::{timestamp_from, to_bson_date_time, to_bson_timestamp};
 
 use super::rows::{SessionRow, number_key, row_of};
 use super::stage::Stage;
-use crate::cursors::document_with_array;
 use crate::error::{CommandError, ErrorCode};
 use crate::node::Node;
+use crate::raw_writing::document_with_array;
 use crate::records::{EMPTY_DOCUMENT, parse_record};
 use crate::replication::entry_position;
 use crate::sessions::SessionId;

@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use bson::{Binary, Bson, Document, RawDocumentBuf, doc};
+use bson::{Document, RawDocumentBuf, doc};
 use quorate_node::{CommandError, Namespace, entry_position};
 use quorate_protocol::{MemberState, OpTimeAndWallTime};
 use quorate_storage::ModelStore;
 
 use crate::model::Effects;
 use crate::running::{Last, ONE_BATCH, Record, Run, UNLOGGED, Verdict, first_batch, lead, open};
-use crate::support::set::{entries, hash, position, show};
+use crate::support::set::{entries, hash, position, show, uuid_in};
 use crate::support::{Member, now};
 
 /// A member that copies everything.
@@ -204,11 +204,4 @@ fn valid_rows(member: &Member) -> Vec<(Vec<u8>, Vec<u8>)> {
 
 fn failed(error: CommandError) -> String {
     format!("cannot copy: {error}")
-}
-
-fn uuid_in(listed: &Document) -> Option<Binary> {
-    match listed.get_document("info").ok()?.get("uuid")? {
-        Bson::Binary(uuid) => Some(uuid.clone()),
-        _ => None,
-    }
 }

@@ -117,7 +117,13 @@ pub(crate) fn write_everything(member: &Member) {
 pub(crate) fn uuid_of(member: &Member, name: &str) -> bson::Binary {
     let listed = member.ok(doc! {"listCollections": 1, "filter": {"name": name}});
     let listed = listed.get_document("cursor").unwrap().get_array("firstBatch").unwrap();
-    let info = listed[0].as_document().unwrap().get_document("info").unwrap();
-    let Some(bson::Bson::Binary(uuid)) = info.get("uuid") else { panic!("{info}") };
-    uuid.clone()
+    uuid_in(listed[0].as_document().unwrap()).unwrap()
+}
+
+/// The UUID of a collection as `listCollections` shows it.
+pub(crate) fn uuid_in(listed: &Document) -> Option<bson::Binary> {
+    match listed.get_document("info").ok()?.get("uuid")? {
+        bson::Bson::Binary(uuid) => Some(uuid.clone()),
+        _ => None,
+    }
 }
