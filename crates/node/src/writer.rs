@@ -6,6 +6,7 @@
 //! happens after the lock is gone, so that one sync serves many writers.
 
 mod build;
+mod capped;
 mod catalog;
 mod check;
 mod lock;
@@ -39,7 +40,7 @@ use crate::generator::Generator;
 use crate::index_keys::DocumentKeys;
 use crate::namespace::Namespace;
 use crate::node::Node;
-use crate::records::{EMPTY_DOCUMENT, View, index_entry, parse_record, record_key};
+use crate::records::{EMPTY_DOCUMENT, View, index_entry, record_key};
 use crate::replication::{LogState, Replication};
 use crate::structure::malformed;
 use crate::transactions::{Ongoing, Staging};
@@ -377,13 +378,7 @@ impl<'n> Writer<'n> {
                 batch.insert(keyspaces.indexes, entry, value);
             }
         }
-        self.commit(batch)?;
-        self.grow_totals(collection.ident, added.documents as i64, added.bytes as i64);
-        if self.is_replaying() {
-            // The primary that wrote the entries has trimmed, and logged that too.
-            return Ok(());
-        }
-        self.trim_capped(collection)
+        self.commit_and_trim(batch, collection, added)
     }
 
     /// Replaces a stored document by another with the same `_id`.
@@ -475,6 +470,22 @@ impl<'n> Writer<'n> {
         keys: Vec<DocumentKeys>,
     ) -> Result<(), CommandError> {
         self.reserved.clear();
+        let mut batch = Batch::new();
+        self.stage_removal(&mut batch, collection, record, document, keys)?;
+        self.commit(batch)?;
+        self.grow_totals(collection.ident, -1, -(document.as_bytes().len() as i64));
+        Ok(())
+    }
+
+    /// Puts the removal of a document and its index entries into a batch.
+    fn stage_removal(
+        &mut self,
+        batch: &mut Batch,
+        collection: &Collection,
+        record: RecordId,
+        document: &RawDocument,
+        keys: Vec<DocumentKeys>,
+    ) -> Result<(), CommandError> {
         // Open snapshots still show the record: its number must not be given to another one.
         self.next_record(collection)?;
         self.reserve(&record_key(collection.ident, record))?;
@@ -486,16 +497,13 @@ impl<'n> Writer<'n> {
         }
         self.note_change(collection.ident, record);
         let keyspaces = self.node.keyspaces();
-        let mut batch = Batch::new();
-        self.log_delete(&mut batch, collection, document)?;
+        self.log_delete(batch, collection, record, document)?;
         batch.remove(keyspaces.records, record_key(collection.ident, record));
         for (index, keys) in collection.indexes.iter().zip(keys) {
             for key in &keys.keys {
                 batch.remove(keyspaces.indexes, index_entry(index, key, record).0);
             }
         }
-        self.commit(batch)?;
-        self.grow_totals(collection.ident, -1, -(document.as_bytes().len() as i64));
         Ok(())
     }
 
@@ -693,24 +701,6 @@ impl<'n> Writer<'n> {
                 Timestamp { time: (packed >> 32) as u32, increment: packed as u32 };
         }
         Ok(())
-    }
-
-    /// Removes the oldest documents of a capped collection that is over its limits.
-    fn trim_capped(&mut self, collection: &mut Arc<Collection>) -> Result<(), CommandError> {
-        let Some(capped) = collection.capped else { return Ok(()) };
-        loop {
-            let totals = self.totals(collection)?;
-            let over = totals.bytes > capped.bytes
-                || capped.documents.is_some_and(|most| totals.documents > most);
-            if !over || totals.documents <= 1 {
-                return Ok(());
-            }
-            let oldest = self.view().scan_records(collection.ident, Direction::Forward)?.next();
-            let Some(pair) = oldest else { return Ok(()) };
-            let (key, value) = pair?;
-            let Some(record) = RecordId::from_suffix(&key) else { return Ok(()) };
-            self.remove(&Arc::clone(collection), record, &parse_record(&value)?)?;
-        }
     }
 
     fn next_record(&mut self, collection: &Collection) -> Result<RecordId, CommandError> {

@@ -428,3 +428,50 @@ fn a_copied_collection_outlives_the_one_that_had_its_name_before() {
     to.node.finish_clone(last, now()).unwrap();
     assert_eq!(hash(&to), hash(&from));
 }
+
+/// What a document was before an entry is not known over a copy, which may be newer.
+#[test]
+fn no_images_are_kept_over_a_copy() {
+    let from = primary();
+    from.ok(doc! {"create": "a", "changeStreamPreAndPostImages": {"enabled": true}});
+    from.insert("a", vec![doc! {"_id": 1, "n": 1}]);
+    let begin = entries(&from).len();
+    let change =
+        |n: i32| doc! {"update": "a", "updates": [{"q": {"_id": 1}, "u": {"$set": {"n": n}}}]};
+    from.ok(change(2));
+    let meanwhile = entries(&from).split_off(begin);
+    let to = copy_of(&from, &["a"]);
+    let last = to.node.apply_cloned(meanwhile, now()).unwrap();
+    to.node.finish_clone(last, now()).unwrap();
+    let images = |member: &Member| {
+        let find = doc! {
+            "find": "system.preimages", "$db": "config", "$readPreference": {"mode": "nearest"},
+        };
+        member.find(find)
+    };
+    assert_eq!(images(&to), [] as [Document; 0]);
+    // From there on it keeps them.
+    from.ok(change(3));
+    to.node.apply(last.op_time, entries(&from).split_off(begin + 1), now()).unwrap();
+    assert_eq!(images(&to), images(&from).split_off(1));
+    assert_eq!(images(&to)[0].get_document("preImage").unwrap(), &doc! {"_id": 1, "n": 2});
+}
+
+/// Documents of a capped collection have an order, which a copy keeps although entries are applied again.
+#[test]
+fn a_copied_capped_collection_keeps_its_order() {
+    let from = primary();
+    from.ok(doc! {"create": "a", "capped": true, "size": 1 << 20, "max": 2});
+    from.insert("a", vec![doc! {"_id": 0}]);
+    let begin = entries(&from).len();
+    from.ok(doc! {"delete": "a", "deletes": [{"q": {"_id": 0}, "limit": 1}]});
+    from.insert("a", vec![doc! {"_id": 0}]);
+    from.insert("a", vec![doc! {"_id": 1}]);
+    let meanwhile = entries(&from).split_off(begin);
+    let to = copy_of(&from, &["a"]);
+    let last = to.node.apply_cloned(meanwhile, now()).unwrap();
+    to.node.finish_clone(last, now()).unwrap();
+    show(&to.node, MemberState::Primary, true);
+    assert_eq!(to.ids(doc! {"find": "a"}), [0, 1]);
+    to.validate("a");
+}

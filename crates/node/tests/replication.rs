@@ -95,6 +95,44 @@ fn a_rollback_restores_exactly_what_was_there() {
     assert!(kept.iter().any(|(ns, d)| ns == "db.fresh" && d.get_bool("lost").unwrap()));
 }
 
+/// The documents of a capped collection have an order, and go in that order.
+#[test]
+fn a_rollback_gives_documents_of_a_capped_collection_their_places_back() {
+    let member = primary();
+    member.ok(doc! {"create": "c", "capped": true, "size": 1 << 20, "max": 3});
+    member.insert("c", (0..3).map(|i| doc! {"_id": i}).collect());
+    let common_point = position(&member);
+    member.insert("c", vec![doc! {"_id": 3}]);
+    member.ok(doc! {"delete": "c", "deletes": [{"q": {"_id": 1}, "limit": 1}]});
+    assert_eq!(member.ids(doc! {"find": "c"}), [2, 3]);
+    member.node.roll_back_to(common_point, now(), &mut |_| Ok(())).unwrap();
+    assert_eq!(member.ids(doc! {"find": "c"}), [0, 1, 2]);
+    show(&member.node, MemberState::Primary, true);
+    member.insert("c", vec![doc! {"_id": 4}]);
+    assert_eq!(member.ids(doc! {"find": "c"}), [1, 2, 4]);
+    member.validate("c");
+}
+
+/// Documents go with the one that takes their place, so that no reader and no crash finds too many.
+#[test]
+fn a_capped_collection_is_trimmed_with_the_insert() {
+    let member = primary();
+    member.ok(doc! {"create": "c", "capped": true, "size": 1 << 20, "max": 2});
+    member.insert("c", (0..2).map(|i| doc! {"_id": i}).collect());
+    let before = member.store.last_committed().as_u64();
+    member.insert("c", vec![doc! {"_id": 2}]);
+    assert_eq!(member.store.last_committed().as_u64(), before + 1);
+    assert_eq!(member.ids(doc! {"find": "c"}), [1, 2]);
+    // One large document takes the place of thousands.
+    member.ok(doc! {"create": "d", "capped": true, "size": 1 << 20});
+    for first in [0, 1] {
+        member.insert("d", (0..2_000).map(|i| doc! {"_id": i * 2 + first}).collect());
+    }
+    member.insert("d", vec![doc! {"_id": -1, "s": "x".repeat((1 << 20) - 100)}]);
+    assert_eq!(member.ids(doc! {"find": "d"}), [3991, 3993, 3995, 3997, 3999, -1]);
+    member.validate("d");
+}
+
 #[test]
 fn a_member_that_builds_no_indexes_rolls_back_past_those_of_others() {
     let (from, to) = (primary(), secondary());

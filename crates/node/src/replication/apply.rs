@@ -202,6 +202,12 @@ impl Writer<'_> {
             return results.into_iter().collect();
         }
         for (entry, (document, _)) in entries.into_iter().zip(documents) {
+            if collection.capped.is_some()
+                && let Some((record, copied)) = self.find_by_id(&collection, &document)?
+            {
+                // Its place is after the documents of earlier entries, and those may have come after it was copied.
+                self.without_logging(|writer| writer.remove(&collection, record, &copied))?;
+            }
             self.replay([entry].into())?;
             self.put(&mut collection, document)?;
         }

@@ -152,16 +152,18 @@ impl Writer<'_> {
                     if let Some((_, document)) = &found {
                         keep(Undo { namespace, document })?;
                     }
-                    match row.as_ref().and_then(|row| row.get_document("before").ok()) {
-                        Some(before) => {
-                            let before = RawDocumentBuf::try_from(before)?;
-                            self.put(&mut collection, before)?;
+                    let row = row.unwrap_or_default();
+                    let before = row.get_document("before").ok().map(RawDocumentBuf::try_from);
+                    let record = row.get_i64("record").ok().map(|record| RecordId(record as u64));
+                    match (before.transpose()?, record, found) {
+                        (Some(before), Some(record), None) => {
+                            self.restore_at(&mut collection, record, before)?;
                         }
-                        None => {
-                            if let Some((record, document)) = &found {
-                                self.remove(&collection, *record, document)?;
-                            }
+                        (Some(before), _, _) => self.put(&mut collection, before)?,
+                        (None, _, Some((record, document))) => {
+                            self.remove(&collection, record, &document)?;
                         }
+                        (None, _, None) => {}
                     }
                 }
             }

@@ -55,6 +55,12 @@ impl LogState {
         self.exact && matches!(self.mode, Mode::Replay(_))
     }
 
+    /// Whether entries of another member are applied over a copy, which may be newer than they are: what a document
+    /// was before them is not known.
+    pub(crate) fn is_over_copy(&self) -> bool {
+        !self.exact && matches!(self.mode, Mode::Replay(_))
+    }
+
     /// Says that entries which are replayed fit the data exactly.
     pub(super) fn fit_exactly(&mut self) {
         self.exact = true;
@@ -129,6 +135,7 @@ impl Writer<'_> {
         }
         if let (Some(collection), Some(undo)) = (collection, undo)
             && keeps_images(collection)
+            && !self.log_state.is_over_copy()
             && let Ok(before) = undo.get_document("before")
         {
             self.keep_image(batch, collection, before, position, 0);

@@ -219,8 +219,7 @@ impl Writer<'_> {
             None => self.undo_of(&SessionId::from_bytes(Vec::new()), &stage.operations)?,
         };
         self.put_entry(&mut batch, entry, position, Some(&undo), None);
-        // Over a copy an operation may have nothing left to do; what came before it is not known then.
-        if stage.keeps_images && operations.len() == stage.operations.len() {
+        if stage.keeps_images && !self.log_state.is_over_copy() {
             for (index, (operation, (_, at))) in
                 stage.operations.iter().zip(&operations).enumerate()
             {

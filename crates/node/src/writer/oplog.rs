@@ -5,10 +5,11 @@
 //! is one seek. A member without a set keeps none; its writes take the same path.
 
 use bson::raw::cstr;
-use bson::{Document, RawDocument, RawDocumentBuf, rawdoc};
+use bson::{Document, RawDocument, RawDocumentBuf};
 use quorate_protocol::{OpTime, OpTimeAndWallTime};
 use quorate_query::diff::{OplogUpdate, ToldAs, oplog_update};
 use quorate_storage::Batch;
+use quorate_storage::key::RecordId;
 use quorate_wire::{timestamp_from, to_bson_date_time};
 
 use super::Writer;
@@ -138,6 +139,7 @@ impl Writer<'_> {
         &mut self,
         batch: &mut Batch,
         collection: &Collection,
+        record: RecordId,
         document: &RawDocument,
     ) -> Result<(), CommandError> {
         let object = id_document(document);
@@ -149,7 +151,13 @@ impl Writer<'_> {
             target: None,
             statement: self.current_statement(),
         };
-        self.log(batch, &entry, Some(&rawdoc! { "before": document.to_owned() }))
+        let mut undo = with_room_for(document.as_bytes().len() + AROUND_BEFORE);
+        undo.append(cstr!("before"), document);
+        if collection.capped.is_some() {
+            // Its documents have an order, in which this one has its place.
+            undo.append(cstr!("record"), record.0 as i64);
+        }
+        self.log(batch, &entry, Some(&undo))
     }
 
     /// Logs a change of the catalog.

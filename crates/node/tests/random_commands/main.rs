@@ -19,6 +19,7 @@ mod running;
 mod steps;
 #[path = "../support/mod.rs"]
 mod support;
+mod watching;
 
 use std::env;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -118,6 +119,7 @@ fn a_member_and_a_plain_model_agree() {
     assert!(total.repeated > 200 && total.crashes > 500, "{total:?}");
     assert!(total.crashes_within > 5 && total.resumed > 0, "{total:?}");
     assert!(total.taken_over > 200 && total.rolled_back > 100, "{total:?}");
+    assert!(total.events > 5_000, "{total:?}");
     assert!(total.copied > 100, "{total:?}");
 }
 

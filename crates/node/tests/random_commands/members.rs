@@ -95,7 +95,11 @@ impl Run {
         let log: Vec<_> = entries(&self.member).into_iter().filter(is_later).collect();
         copy.node.apply_cloned(log, now()).map_err(failed)?;
         copy.node.finish_clone(position(&self.member), now()).map_err(failed)?;
-        self.same(copy, "a copy")
+        let known = images(&self.member);
+        match images(&copy).into_iter().find(|image| !known.contains(image)) {
+            Some(wrong) => Err(format!("a copy keeps {wrong}\n  the primary {known:?}")),
+            None => self.same(copy, "a copy"),
+        }
     }
 
     /// The member takes commands back, and what their sessions knew with them.
@@ -128,9 +132,13 @@ impl Run {
     }
 
     /// What came before is not reached by later crashes and rollbacks.
-    fn begin_anew(&mut self) -> Verdict {
+    pub(crate) fn settle(&mut self) {
         self.records.clear();
         self.record(Effects::default(), None);
+    }
+
+    fn begin_anew(&mut self) -> Verdict {
+        self.settle();
         self.repeat_all()?;
         self.look()
     }
@@ -159,7 +167,12 @@ impl Run {
             let applied = follower.node.apply(previous, entries.to_vec(), now());
             applied.map_err(|error| format!("a follower cannot apply the log: {error}"))?;
         }
-        self.same(follower, "a follower")
+        match (images(&follower), images(&self.member)) {
+            (follows, leads) if follows == leads => self.same(follower, "a follower"),
+            (follows, leads) => {
+                Err(format!("a follower keeps {follows:?}\n  the primary {leads:?}"))
+            }
+        }
     }
 
     /// The other member, if it holds the same documents and rows of sessions.
@@ -173,6 +186,14 @@ impl Run {
             (follows, leads) => Err(format!("{what} has {follows:?}\n  the primary {leads:?}")),
         }
     }
+}
+
+/// The documents that a member keeps as they were before a change.
+fn images(member: &Member) -> Vec<Document> {
+    first_batch(&member.run(doc! {
+        "find": "system.preimages", "batchSize": ONE_BATCH, "$db": "config",
+        "$readPreference": { "mode": "nearest" },
+    }))
 }
 
 /// What a member knows of sessions, as it is stored.

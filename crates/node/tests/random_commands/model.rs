@@ -25,6 +25,11 @@ pub(crate) enum Claim {
 pub(crate) struct Collection {
     pub(crate) documents: BTreeMap<i32, Document>,
     pub(crate) indexes: BTreeSet<Index>,
+    /// Whether documents are kept as they were before a change.
+    pub(crate) images: bool,
+    /// The most documents of a capped collection, and their order, which others do not have.
+    pub(crate) capped: Option<usize>,
+    pub(crate) order: Vec<i32>,
     /// When its description changed last.
     pub(crate) described: u64,
 }
@@ -218,6 +223,21 @@ impl Collection {
         self.documents.values().filter(|document| filter.matches(document)).cloned().collect()
     }
 
+    /// A document came or went.
+    pub(crate) fn keep_order(&mut self, id: i32) {
+        match self.documents.contains_key(&id) {
+            false => self.order.retain(|known| *known != id),
+            true if self.capped.is_some() && !self.order.contains(&id) => self.order.push(id),
+            true => {}
+        }
+    }
+
+    /// The oldest document, if there are too many.
+    fn too_old(&self) -> Option<i32> {
+        let most = self.capped?;
+        self.order.first().copied().filter(|_| self.order.len() > most)
+    }
+
     /// Whether every unique index is.
     pub(crate) fn is_sound(&self) -> bool {
         self.documents.iter().all(|(id, document)| !self.collides(*id, document))
@@ -256,6 +276,7 @@ impl Model {
             Some(document) => known.documents.insert(id, document),
             None => known.documents.remove(&id),
         };
+        known.keep_order(id);
     }
 
     fn insert(
@@ -273,6 +294,9 @@ impl Model {
             return Err(DUPLICATE_KEY);
         }
         self.put(effects, (collection, id), Some(document.clone()));
+        while let Some(oldest) = self.collections.get(&collection).and_then(Collection::too_old) {
+            self.put(effects, (collection, oldest), None);
+        }
         Ok(())
     }
 
@@ -481,9 +505,14 @@ impl Model {
         let clock = self.clock;
         let exists = self.collections.contains_key(&collection);
         match change {
-            Catalog::Create | Catalog::Drop if exists == matches!(change, Catalog::Create) => None,
-            Catalog::Create => {
-                let new = Collection { described: clock, ..Collection::default() };
+            Catalog::Create { .. } | Catalog::Drop
+                if exists == matches!(change, Catalog::Create { .. }) =>
+            {
+                None
+            }
+            Catalog::Create { most } => {
+                let capped = most.map(|most| most as usize);
+                let new = Collection { described: clock, capped, ..Collection::default() };
                 self.collections.insert(collection, new);
                 Some(true)
             }
@@ -515,6 +544,11 @@ impl Model {
                 let Some(known) = self.collections.get_mut(&collection) else { return Some(false) };
                 known.described = clock;
                 Some(known.indexes.remove(index))
+            }
+            Catalog::KeepImages(enabled) => {
+                let Some(known) = self.collections.get_mut(&collection) else { return Some(false) };
+                (known.described, known.images) = (clock, *enabled);
+                Some(true)
             }
         }
     }

@@ -10,17 +10,18 @@ use quorate_replication::NoopReason;
 use quorate_storage::{ModelStore, Store};
 
 use crate::members::Copying;
-use crate::model::{Claim, Effects, Model, Place, Told};
+use crate::model::{Claim, Collection, Effects, Model, Place, Told};
 use crate::steps::{COLLECTIONS, Catalog, INDEXES, Read, SESSIONS, Step, Write, name_of};
 use crate::support::set::{OPLOG_BYTES, position, show};
 use crate::support::{Member, now};
+use crate::watching::Watching;
 
 const WRITE_CONFLICT: i32 = 112;
 const NO_SUCH_TRANSACTION: i32 = 251;
 /// More than all documents.
 pub(crate) const ONE_BATCH: i32 = 1_000;
 /// A collection that the model knows nothing of.
-const BESIDE: &str = "beside";
+pub(crate) const BESIDE: &str = "beside";
 /// In place of a commit of the store, for a transaction that changed nothing: only its process knows of it.
 pub(crate) const UNLOGGED: u64 = u64::MAX;
 /// Between two looks at everything.
@@ -41,6 +42,7 @@ pub(crate) struct Figures {
     pub(crate) taken_over: u64,
     pub(crate) rolled_back: u64,
     pub(crate) copied: u64,
+    pub(crate) events: u64,
 }
 
 impl Figures {
@@ -57,6 +59,7 @@ impl Figures {
         self.taken_over += other.taken_over;
         self.rolled_back += other.rolled_back;
         self.copied += other.copied;
+        self.events += other.events;
     }
 }
 
@@ -136,6 +139,7 @@ pub(crate) struct Run {
     pub(crate) opened: Cell<u64>,
     /// A copy that goes on.
     pub(crate) copying: Option<Copying>,
+    pub(crate) watching: Option<Watching>,
     pub(crate) model: Model,
     pub(crate) sessions: Vec<Session>,
     pub(crate) records: Vec<Record>,
@@ -161,7 +165,7 @@ pub(crate) fn lead(member: &Member) -> Verdict {
     sync(member)
 }
 
-fn sync(member: &Member) -> Verdict {
+pub(crate) fn sync(member: &Member) -> Verdict {
     let last = member.store.last_committed();
     member.store.sync_through(last).map_err(|error| error.to_string())
 }
@@ -177,6 +181,7 @@ pub(crate) fn run(steps: &[Step]) -> Result<Figures, String> {
         member: open(ModelStore::new(), &opened)?,
         opened,
         copying: None,
+        watching: None,
         model: Model::default(),
         sessions: vec![Session::default(); SESSIONS as usize],
         records: Vec::new(),
@@ -242,6 +247,9 @@ impl Run {
             Step::TakeOver { batch, kept } => self.take_over(*batch as usize, *kept),
             Step::RollBack { kept } => self.roll_back(*kept),
             Step::Copy { collections } => self.copy(*collections),
+            Step::Watch { batch, collection, skipped } => {
+                self.watch(*batch as i32, *collection, *skipped)
+            }
         }
     }
 
@@ -420,7 +428,10 @@ impl Run {
     }
 
     fn write_within(&mut self, session: usize, collection: usize, write: &Write) -> Verdict {
-        if !self.enter(session, collection) {
+        let is_capped = |known: &Collection| known.capped.is_some();
+        if !self.enter(session, collection)
+            || self.model.collections.get(&collection).is_some_and(is_capped)
+        {
             return self.skip();
         }
         let command = write.command(collection);
@@ -612,12 +623,10 @@ impl Run {
     // -- Everything ----------------------------------------------------------------------------------
 
     /// What the member holds of a collection.
-    fn held(&self, collection: usize) -> Result<Option<crate::model::Collection>, String> {
+    fn held(&self, collection: usize) -> Result<Option<Collection>, String> {
         let name = name_of(collection);
         let listed = self.member.run(doc! { "listCollections": 1, "filter": { "name": &name } });
-        if first_batch(&listed).is_empty() {
-            return Ok(None);
-        }
+        let Some(described) = first_batch(&listed).into_iter().next() else { return Ok(None) };
         let documents = self.member.find(doc! { "find": &name });
         let documents = documents.into_iter().map(|document| {
             let id = document.get_i32("_id").map_err(|error| format!("{document}: {error}"))?;
@@ -628,7 +637,17 @@ impl Run {
         let names: Vec<&str> =
             listed.iter().filter_map(|index| index.get_str("name").ok()).collect();
         let indexes = INDEXES.into_iter().filter(|index| names.contains(&index.name)).collect();
-        Ok(Some(crate::model::Collection { documents, indexes, described: 0 }))
+        let options = described.get_document("options").cloned().unwrap_or_default();
+        let images = options.get_document("changeStreamPreAndPostImages");
+        let images =
+            images.is_ok_and(|images| images.get_bool("enabled").is_ok_and(|enabled| enabled));
+        let capped = options.get_bool("capped").is_ok_and(|capped| capped);
+        let most = options.get_i64("max").ok().map(|most| most as usize).filter(|_| capped);
+        let order = match most {
+            Some(_) => self.member.ids(doc! { "find": &name, "sort": { "$natural": 1 } }),
+            None => Vec::new(),
+        };
+        Ok(Some(Collection { documents, indexes, images, capped: most, order, described: 0 }))
     }
 
     /// The member holds what the model holds, and its indexes and counts agree with its documents.
@@ -657,7 +676,7 @@ impl Run {
     }
 }
 
-fn expect_ok(reply: &Document) -> Verdict {
+pub(crate) fn expect_ok(reply: &Document) -> Verdict {
     match reply.get_f64("ok").ok() == Some(1.0) {
         true => Ok(()),
         false => Err(format!("answered {reply}")),

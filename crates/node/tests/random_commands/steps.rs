@@ -17,6 +17,10 @@ pub(crate) const SESSIONS: u64 = 2;
 /// The most statements of a command, and documents of an insert.
 const MAX_STATEMENTS: u64 = 3;
 
+/// Limits of capped collections: the documents, and more bytes than those have.
+const MAX_CAPPED: u64 = 4;
+const CAPPED_BYTES: i32 = 1 << 20;
+
 pub(crate) fn name_of(collection: usize) -> String {
     format!("c{collection}")
 }
@@ -262,18 +266,29 @@ pub(crate) const INDEXES: [Index; 5] = [
 
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Catalog {
-    Create,
+    /// With a limit it is capped: it holds the newest so many documents.
+    Create {
+        most: Option<i64>,
+    },
     Drop,
-    Rename { to: usize, drop_target: bool },
+    Rename {
+        to: usize,
+        drop_target: bool,
+    },
     CreateIndex(Index),
     DropIndex(Index),
+    /// Whether documents are kept as they were before a change.
+    KeepImages(bool),
 }
 
 impl Catalog {
     pub(crate) fn command(&self, collection: usize) -> Document {
         let name = name_of(collection);
         match self {
-            Self::Create => doc! { "create": name },
+            Self::Create { most: None } => doc! { "create": name },
+            Self::Create { most: Some(most) } => {
+                doc! { "create": name, "capped": true, "size": CAPPED_BYTES, "max": *most }
+            }
             Self::Drop => doc! { "drop": name },
             Self::Rename { to, drop_target } => doc! {
                 "renameCollection": format!("db.{name}"), "to": format!("db.{}", name_of(*to)),
@@ -288,6 +303,9 @@ impl Catalog {
                 ] }
             }
             Self::DropIndex(index) => doc! { "dropIndexes": name, "index": index.name },
+            Self::KeepImages(enabled) => {
+                doc! { "collMod": name, "changeStreamPreAndPostImages": { "enabled": *enabled } }
+            }
         }
     }
 }
@@ -346,6 +364,13 @@ pub(crate) enum Step {
     Copy {
         collections: u64,
     },
+    /// A reader of the database's change stream goes on, with so many events at once. Another one watches a
+    /// collection, and a third begins after so many thousandths of the events.
+    Watch {
+        batch: u64,
+        collection: usize,
+        skipped: u64,
+    },
     /// The process ends; so many thousandths of the commits that were not synced survive.
     Crash {
         kept: u64,
@@ -360,7 +385,10 @@ pub(crate) struct Generator {
 impl Generator {
     pub(crate) fn steps(seed: u64, count: usize) -> Vec<Step> {
         let mut generator = Self { random: SeededRandom::new(seed) };
-        (0..count).map(|_| generator.step()).collect()
+        // Later most names are taken by collections without a limit.
+        let first =
+            Step::Catalog { collection: generator.collection(), change: generator.create() };
+        std::iter::once(first).chain((1..count).map(|_| generator.step())).collect()
     }
 
     fn below(&mut self, bound: u64) -> i32 {
@@ -377,7 +405,7 @@ impl Generator {
 
     fn step(&mut self) -> Step {
         let (collection, session) = (self.collection(), self.session());
-        match self.random.below(100) {
+        match self.random.below(106) {
             0..30 => {
                 let write = self.write();
                 let retryable = write.may_be_repeated() && self.random.chance(50);
@@ -396,6 +424,10 @@ impl Generator {
             }
             49..56 | 88..92 => Step::Copy { collections: self.random.below(4) },
             96 => Step::RollBack { kept: self.random.below(1_000) },
+            100.. => {
+                let (batch, skipped) = (1 + self.random.below(5), self.random.below(1_000));
+                Step::Watch { batch, collection, skipped }
+            }
             _ => Step::Crash { kept: self.random.below(1_001) },
         }
     }
@@ -559,11 +591,17 @@ impl Generator {
         }
     }
 
+    fn create(&mut self) -> Catalog {
+        let most = 1 + self.random.below(MAX_CAPPED) as i64;
+        Catalog::Create { most: self.random.chance(70).then_some(most) }
+    }
+
     fn catalog(&mut self) -> Catalog {
         let index = INDEXES[self.random.below(INDEXES.len() as u64) as usize];
-        match self.random.below(10) {
-            0 => Catalog::Create,
+        match self.random.below(12) {
+            0 => self.create(),
             1 => Catalog::Drop,
+            9 | 10 => Catalog::KeepImages(self.random.chance(75)),
             2 | 3 => Catalog::Rename { to: self.collection(), drop_target: self.random.chance(50) },
             4..9 => Catalog::CreateIndex(index),
             _ => Catalog::DropIndex(index),
