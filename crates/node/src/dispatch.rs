@@ -20,7 +20,7 @@ use crate::not_offered;
 use crate::profile::Work;
 use crate::protected;
 use crate::records::View;
-use crate::replication::check_role;
+use crate::replication::{Commit, check_role};
 use crate::sessions::SessionId;
 use crate::transactions::{self, Body, Numbered, made_up_collection};
 use crate::users::{EXTERNAL, check_access, session_owner};
@@ -43,6 +43,8 @@ pub(crate) struct Request<'a> {
     pub(crate) retryable: Option<RetryableWrite>,
     /// The transaction that it is a statement of.
     pub(crate) transaction: Option<Arc<Body>>,
+    /// Set once its transaction may go on with the next statement.
+    pub(crate) has_ended: OnceLock<()>,
     /// The number of the transaction that it ends.
     pub(crate) ends: Option<i64>,
     /// What its loops look at; a cursor that it opens hands it on to the commands that read on.
@@ -83,6 +85,16 @@ impl Request<'_> {
         let mut writer = self.node.write_in(self.transaction.as_ref(), self.context.now);
         writer.work_for(&self.context.interrupt);
         writer
+    }
+
+    /// All is written. A statement of a transaction that succeeded ends while it holds the write lock.
+    pub(crate) fn end_writes(&self, mut writer: Writer<'_>, succeeded: bool) -> Option<Commit> {
+        if let (Some(body), true) = (&self.transaction, succeeded)
+            && writer.state.transactions.table.finish(body.id, true).is_ok()
+        {
+            self.has_ended.get_or_init(|| ());
+        }
+        writer.last_commit()
     }
 
     /// The time that a client is told to come back to, if it reads a snapshot.
@@ -269,6 +281,7 @@ fn prepare<'a>(
         interrupt: InterruptSlot::within(Arc::clone(&context.interrupt), may_look_at),
         transaction,
         ends,
+        has_ended: OnceLock::new(),
         meter: OnceLock::new(),
     };
     Ok((facts, request))

@@ -50,8 +50,7 @@ pub(super) fn delete(request: &Request<'_>, mut command: Command) -> Result<Outc
             break;
         }
     }
-    let commit = writer.last_commit();
-    drop(writer);
+    let commit = request.end_writes(writer, results.iter().all(Result::is_ok));
 
     let deleted: u64 = results.iter().flatten().sum();
     request.node.counters().deleted(deleted);

@@ -62,19 +62,22 @@ pub(super) fn find_and_modify(
         }
         _ => None,
     };
-    let mut writer = request.write();
-    let update = match fields.raw("update") {
+    let mut update = match fields.raw("update") {
         None => None,
         Some(change) => {
             let filters = fields.documents("arrayFilters")?.unwrap_or_default();
             Some(ParsedUpdate {
                 matcher: Arc::clone(&matcher),
                 update: Update::parse_with(change, &filters, &compiler)?,
-                context: update_context(&mut writer, &fields)?,
+                context: update_context(request, &fields)?,
                 bypass_validation: fields.flag("bypassDocumentValidation")?,
             })
         }
     };
+    let mut writer = request.write();
+    if let Some(update) = &mut update {
+        update.context.timestamp = writer.next_timestamp();
+    }
     writer.begin_retryable(request.retryable.as_ref())?;
     let mut reply = loop {
         if let Some(reply) = earlier_reply(request, &writer) {
@@ -119,8 +122,7 @@ pub(super) fn find_and_modify(
             },
         }
     };
-    let commit = writer.last_commit();
-    drop(writer);
+    let commit = request.end_writes(writer, true);
     reply.insert("ok", 1.0);
     Ok(concern.reply(to_raw(&reply)?, commit))
 }

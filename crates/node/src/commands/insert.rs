@@ -47,8 +47,7 @@ pub(super) fn insert(request: &Request<'_>, mut command: Command) -> Result<Outc
         };
         writer.insert(&mut collection, documents, ordered, bypass)?
     };
-    let commit = writer.last_commit();
-    drop(writer);
+    let commit = request.end_writes(writer, results.iter().all(Result::is_ok));
 
     let inserted = results.iter().filter(|result| result.is_ok()).count();
     request.node.counters().inserted(inserted as u64);

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use bson::{Bson, DateTime, Document, doc};
+use bson::{Bson, DateTime, Document, Timestamp, doc};
 use quorate_query::diff::ToldAs;
 use quorate_query::matcher::Matcher;
 use quorate_query::update::Change;
@@ -29,6 +29,9 @@ use crate::writer::{Telling, Writer};
 pub(super) const STATEMENT_FIELDS: [&str; 7] =
     ["q", "u", "multi", "upsert", "collation", "arrayFilters", "hint"];
 
+/// The statements of a command that are read before the write lock is taken. Those after them are read one by one.
+const READ_AHEAD: usize = 8;
+
 /// What a pipeline with an unknown stage fails with.
 const UNRECOGNIZED_STAGE: ErrorCode = ErrorCode(40324);
 
@@ -53,17 +56,21 @@ pub(super) fn update(request: &Request<'_>, mut command: Command) -> Result<Outc
     let ordered = fields.boolean("ordered")?.unwrap_or(true);
     let concern = WriteConcern::parse(&command)?;
 
+    let read = |statement: &CommandBody| read_statement(request, &fields, statement);
+    let ahead: Vec<_> = statements.iter().take(READ_AHEAD).map(read).collect();
+    let mut ahead = ahead.into_iter();
     let mut writer = request.write();
     writer.begin_retryable(request.retryable.as_ref())?;
     let retried = retried_statements(&writer, statements.len());
     let mut results = Vec::with_capacity(statements.len());
     for (place, statement) in statements.iter().enumerate() {
+        let statement = ahead.next().unwrap_or_else(|| read(statement));
         let result = match writer.earlier_result(place) {
             Some(earlier) => Ok(Updated::from_result(earlier)),
-            None => {
-                let target = Target { namespace: &namespace, command: &fields, place };
-                update_statement(request, &mut writer, &target, statement)
-            }
+            None => statement.and_then(|mut statement| {
+                statement.parsed.context.timestamp = writer.next_timestamp();
+                update_statement(request, &mut writer, (&namespace, place), &statement)
+            }),
         };
         // A pipeline of stages that do not exist is no update: the command fails, not the write.
         if let (0, Err(error)) = (place, &result)
@@ -77,8 +84,7 @@ pub(super) fn update(request: &Request<'_>, mut command: Command) -> Result<Outc
             break;
         }
     }
-    let commit = writer.last_commit();
-    drop(writer);
+    let commit = request.end_writes(writer, results.iter().all(Result::is_ok));
     let done = || results.iter().flatten();
     let counters = request.node.counters();
     counters.updated(done().map(|updated| updated.modified).sum());
@@ -109,11 +115,12 @@ impl Updated {
     }
 }
 
-/// Where a statement belongs.
-struct Target<'a> {
-    namespace: &'a Namespace,
-    command: &'a Fields<'a>,
-    place: usize,
+/// A statement of the command.
+struct Statement {
+    parsed: ParsedUpdate,
+    multi: bool,
+    upserts: bool,
+    hint: Option<Bson>,
 }
 
 fn summary(results: &[Result<Updated, CommandError>]) -> Document {
@@ -213,23 +220,23 @@ impl ParsedUpdate {
     }
 }
 
-/// The time as updates see it, and what the command says of empty timestamps.
+/// The time as updates see it, and what the command says of empty timestamps. The timestamp follows once the write lock
+/// is held.
 pub(super) fn update_context(
-    writer: &mut Writer<'_>,
+    request: &Request<'_>,
     command: &Fields<'_>,
 ) -> Result<UpdateContext, CommandError> {
-    let now = DateTime::from_millis(writer.now().wall.as_millis());
-    Ok(UpdateContext {
-        keep_empty_timestamps: command.flag(KEEP_EMPTY_TIMESTAMPS)?,
-        ..UpdateContext::new(now, writer.next_timestamp())
-    })
+    let now = DateTime::from_millis(request.context.now.wall.as_millis());
+    let timestamp = Timestamp { time: 0, increment: 0 };
+    let keep_empty_timestamps = command.flag(KEEP_EMPTY_TIMESTAMPS)?;
+    Ok(UpdateContext { keep_empty_timestamps, ..UpdateContext::new(now, timestamp) })
 }
 
 fn update_statement(
     request: &Request<'_>,
     writer: &mut Writer<'_>,
-    target: &Target<'_>,
-    statement: &CommandBody,
+    target: (&Namespace, usize),
+    statement: &Statement,
 ) -> Result<Updated, CommandError> {
     loop {
         match try_update_statement(request, writer, target, statement) {
@@ -238,7 +245,7 @@ fn update_statement(
             Err(_) => {}
             updated => return updated,
         }
-        if let Some(earlier) = writer.earlier_result(target.place) {
+        if let Some(earlier) = writer.earlier_result(target.1) {
             return Ok(Updated::from_result(earlier));
         }
     }
@@ -247,13 +254,10 @@ fn update_statement(
 fn try_update_statement(
     request: &Request<'_>,
     writer: &mut Writer<'_>,
-    target: &Target<'_>,
-    statement: &CommandBody,
+    (namespace, place): (&Namespace, usize),
+    statement: &Statement,
 ) -> Result<Updated, CommandError> {
-    let Target { namespace, command, place } = *target;
-    let fields = Fields::new(statement, "update.updates");
-    let (parsed, multi) = parse_statement(request, writer, command, &fields)?;
-    let upserts = fields.flag("upsert")?;
+    let Statement { parsed, multi, upserts, hint } = statement;
     let mut updated = Updated::default();
     if let Some(mut collection) = writer.collection(namespace) {
         if collection.view.is_some() {
@@ -262,7 +266,7 @@ fn try_update_statement(
         }
         // The scan sees the state before the statement; every document is met once.
         let selection = Selection {
-            hint: fields.raw("hint").cloned(),
+            hint: hint.clone(),
             ..Selection::new(
                 Arc::clone(&collection),
                 writer.view().clone(),
@@ -270,8 +274,8 @@ fn try_update_statement(
                 request.interrupt.clone(),
             )
         };
-        let wanted = if multi { Wanted::All } else { Wanted::One };
-        let search = Search::new(writer, selection, place, wanted, upserts)?;
+        let wanted = if *multi { Wanted::All } else { Wanted::One };
+        let search = Search::new(writer, selection, place, wanted, *upserts)?;
         let mut steps = Steps::begin(writer, &collection, wanted);
         let result = steps.each(writer, &mut collection, search, |writer, collection, found| {
             let after = parsed.apply(found)?;
@@ -293,7 +297,7 @@ fn try_update_statement(
             return Ok(Updated::from_result(done));
         }
     }
-    if updated.matched == 0 && upserts {
+    if updated.matched == 0 && *upserts {
         let document = parsed.upserted(writer)?;
         updated.upserted = Some(document.get("_id").cloned().unwrap_or(Bson::Null));
         writer.enter_statement(place, || updated.result())?;
@@ -302,14 +306,13 @@ fn try_update_statement(
     Ok(updated)
 }
 
-/// Reads a statement. Returns the update, and whether it is for all documents that match.
-fn parse_statement(
+fn read_statement(
     request: &Request<'_>,
-    writer: &mut Writer<'_>,
     command: &Fields<'_>,
-    fields: &Fields<'_>,
-) -> Result<(ParsedUpdate, bool), CommandError> {
-    check_collation(fields)?;
+    statement: &CommandBody,
+) -> Result<Statement, CommandError> {
+    let fields = Fields::new(statement, "update.updates");
+    check_collation(&fields)?;
     let missing = |name: &str| {
         CommandError::new(
             ErrorCode::MISSING_FIELD,
@@ -323,7 +326,7 @@ fn parse_statement(
     let parsed = ParsedUpdate {
         matcher: Arc::new(Matcher::parse_with(query, &compiler)?),
         update: Update::parse_with(change, &filters, &compiler)?,
-        context: update_context(writer, command)?,
+        context: update_context(request, command)?,
         bypass_validation: command.flag("bypassDocumentValidation")?,
     };
     let multi = fields.flag("multi")?;
@@ -339,5 +342,6 @@ fn parse_statement(
             "multi update is not supported for replacement-style update",
         ));
     }
-    Ok((parsed, multi))
+    let (upserts, hint) = (fields.flag("upsert")?, fields.raw("hint").cloned());
+    Ok(Statement { parsed, multi, upserts, hint })
 }

@@ -351,6 +351,9 @@ pub(crate) fn conclude(
     let Some(body) = &request.transaction else { return outcome };
     let outcome = outcome.and_then(raise_conflict);
     let succeeded = outcome.as_ref().is_ok_and(is_success);
+    if succeeded && request.has_ended.get().is_some() {
+        return outcome;
+    }
     let mut writer = request.node.write(request.context.now);
     let finished = writer.state.transactions.table.finish(body.id, succeeded);
     writer.forget_ended();
