@@ -234,7 +234,15 @@ fn walk<'a>(
             (value, rest.split_first())
         {
             let Some(index) = next.index else { break };
-            value = array.get(index).map_err(|_| malformed())?;
+            let element = array.get(index).map_err(|_| malformed())?;
+            if has_element_with(array, next)? {
+                if element.is_some() {
+                    return Err(ambiguous(next));
+                }
+                // No element has this place: it is the name of a field of the elements.
+                break;
+            }
+            value = element;
             rest = further;
             passed += 1;
         }
@@ -245,6 +253,30 @@ fn walk<'a>(
             _ => return Ok(Slot::Found(None)),
         }
     }
+}
+
+/// Whether a document in the array has a field of this name.
+fn has_element_with(array: &RawArray, field: &PathComponent) -> Result<bool, CommandError> {
+    for element in array {
+        if let RawBsonRef::Document(document) = element.map_err(|_| malformed())?
+            && RawScan::find_raw(document, &field.name).map_err(|_| malformed())?.is_some()
+        {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// A query by this number sees an element and fields of elements; an index could hold one of them only.
+fn ambiguous(field: &PathComponent) -> CommandError {
+    CommandError::new(
+        ErrorCode(16746),
+        format!(
+            "Ambiguous field name found in array (do not use numeric field names in embedded elements in an \
+             array), field: '{}'",
+            field.name
+        ),
+    )
 }
 
 /// The array that all stopped fields stopped at.

@@ -99,12 +99,24 @@ impl Selection {
             Some(order) => {
                 let needed = limit.map(|limit| limit.saturating_add(skip));
                 let sorted = sort::sort(&order, finder, needed, &room)?;
-                Ok(Box::new(sorted.skip(skip).take(limit.unwrap_or(usize::MAX))))
+                Ok(Box::new(after(sorted, skip).take(limit.unwrap_or(usize::MAX))))
             }
             None => Ok(match limit {
-                Some(limit) => Box::new(finder.skip(skip).take(limit)),
-                None => Box::new(finder.skip(skip)),
+                Some(limit) => Box::new(after(finder, skip).take(limit)),
+                None => Box::new(after(finder, skip)),
             }),
         }
     }
+}
+
+/// What is found after the first so many. An error is not skipped.
+fn after<T>(
+    found: impl Iterator<Item = Result<T, CommandError>>,
+    mut skip: usize,
+) -> impl Iterator<Item = Result<T, CommandError>> {
+    found.filter(move |item| {
+        let is_wanted = item.is_err() || skip == 0;
+        skip = skip.saturating_sub(1);
+        is_wanted
+    })
 }

@@ -325,3 +325,21 @@ fn references_are_found_joined_and_indexed_by_their_fields() {
     }
     assert_eq!(member.ids(doc! {"find": "c", "filter": {"all": []}}), [1]);
 }
+
+/// A number in a path is a place in an array, or the name of a field of its elements. An index holds one of the two.
+#[test]
+fn a_number_in_the_path_of_an_index_means_one_thing() {
+    let member = Member::new();
+    member.ok(doc! {"createIndexes": "c", "indexes": [{"key": {"a.1": 1}, "name": "n"}]});
+    member.insert("c", vec![doc! {"_id": 1, "a": [{"1": 5}]}, doc! {"_id": 2, "a": [4, 5]}]);
+    assert_eq!(member.ids(doc! {"find": "c", "filter": {"a.1": 5}, "hint": "n"}), [1, 2]);
+    assert_eq!(member.ids(doc! {"find": "c", "filter": {"a.1": {"$gte": 5, "$lt": 6}}}), [1, 2]);
+    let both = doc! {"_id": 3, "a": [{"1": 5}, 6]};
+    let reply = member.run(doc! {"insert": "c", "documents": [both.clone()]});
+    let errors = reply.get_array("writeErrors").unwrap();
+    assert_eq!(errors[0].as_document().unwrap().get_i32("code").unwrap(), 16746);
+    member.insert("d", vec![both]);
+    let index = doc! {"createIndexes": "d", "indexes": [{"key": {"a.1": 1}, "name": "n"}]};
+    assert_eq!(member.code(index), 16746);
+    member.validate("c");
+}

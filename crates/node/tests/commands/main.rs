@@ -494,6 +494,17 @@ fn generic_arguments_are_checked_before_anything_is_done() {
     assert_eq!(member.code(doc! {"ping": 1, "maxTimeMS": -1}), 2);
 }
 
+/// The first documents are skipped, not what goes wrong with them.
+#[test]
+fn an_error_is_not_skipped() {
+    let member = Member::new();
+    member.insert("c", vec![doc! {"_id": 1}, doc! {"_id": 2, "a": [1]}]);
+    let filter = doc! {"$expr": {"$size": "$a"}};
+    assert_eq!(member.code(doc! {"find": "c", "filter": filter.clone(), "skip": 1}), 17124);
+    let sorted = doc! {"find": "c", "filter": filter, "skip": 1, "sort": {"_id": 1}};
+    assert_eq!(member.code(sorted), 17124);
+}
+
 #[test]
 fn a_tailable_cursor_that_fell_behind_is_told() {
     let member = Member::new();
