@@ -16,6 +16,7 @@
 mod apply;
 mod clone;
 mod copy_buffer;
+mod entry;
 mod facts;
 mod flow;
 mod oplog;
@@ -52,10 +53,12 @@ use crate::transactions::MAX_ENTRY_BYTES;
 
 pub use apply::MAX_APPLY_ENTRIES;
 pub use copy_buffer::CopyBuffer;
-pub use oplog::{OplogEntries, entry_position};
+pub use entry::entry_position;
+pub use oplog::OplogEntries;
 pub use rollback::{RolledBack, Undo};
 pub use standing::{Decided, MAX_PENDING_VIEWS, Standing, StandingListener};
 
+pub(crate) use entry::{object_of, session_in};
 pub(crate) use oplog::last_in;
 pub use prefetch::IndexPrefetch;
 pub(crate) use prefetch::PrefetchSetting;

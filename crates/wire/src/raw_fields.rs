@@ -4,8 +4,8 @@
 //! text, and looking for what is not there asks for no memory. A length that does not fit ends the
 //! document. Layout per the BSON specification, version 1.1.
 
-use bson::Timestamp;
 use bson::raw::RawDocument;
+use bson::{DateTime, Timestamp};
 
 const DOUBLE: u8 = 0x01;
 const STRING: u8 = 0x02;
@@ -31,6 +31,25 @@ pub fn find_field<'a>(document: &'a RawDocument, name: &str) -> Option<RawField<
     RawFields::of(document).find(|field| field.key == name.as_bytes())
 }
 
+/// The first fields of these names, found in one walk.
+pub fn find_fields<'a, const N: usize>(
+    document: &'a RawDocument,
+    names: [&str; N],
+) -> [Option<RawField<'a>>; N] {
+    let (mut found, mut missing) = ([None; N], N);
+    for field in RawFields::of(document) {
+        let place = names.iter().position(|name| name.as_bytes() == field.key);
+        if let Some(place) = place.filter(|place| found[*place].is_none()) {
+            found[place] = Some(field);
+            missing -= 1;
+            if missing == 0 {
+                break;
+            }
+        }
+    }
+    found
+}
+
 impl<'a> RawField<'a> {
     /// The bytes of the name.
     pub(crate) fn key(&self) -> &'a [u8] {
@@ -47,6 +66,28 @@ impl<'a> RawField<'a> {
     /// The value, if it is a number of 32 bits.
     pub fn int32(&self) -> Option<i32> {
         Some(i32::from_le_bytes(*self.of_kind(INT32)?.first_chunk()?))
+    }
+
+    /// The value, if it is a number of 64 bits.
+    pub fn int64(&self) -> Option<i64> {
+        Some(i64::from_le_bytes(*self.of_kind(INT64)?.first_chunk()?))
+    }
+
+    /// The value, if it is a date.
+    pub fn date_time(&self) -> Option<DateTime> {
+        Some(DateTime::from_millis(i64::from_le_bytes(*self.of_kind(DATE)?.first_chunk()?)))
+    }
+
+    /// The value, if it is text.
+    pub fn text(&self) -> Option<&'a str> {
+        let (_, bytes) = self.of_kind(STRING)?.split_at_checked(4)?;
+        std::str::from_utf8(bytes.strip_suffix(&[0])?).ok()
+    }
+
+    /// The subtype and the bytes of the value, if it is binary.
+    pub fn binary(&self) -> Option<(u8, &'a [u8])> {
+        let (subtype, bytes) = self.of_kind(BINARY)?.get(4..)?.split_first()?;
+        Some((*subtype, bytes))
     }
 
     /// The value, if it is a document.

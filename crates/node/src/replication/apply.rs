@@ -8,14 +8,17 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use bson::{Binary, Document, RawDocument, RawDocumentBuf};
+use bson::{Document, RawDocument, RawDocumentBuf};
 use quorate_protocol::{OpTime, OpTimeAndWallTime};
 use quorate_query::diff::ToldAs;
 use quorate_storage::key::RecordId;
 
 use super::Replication;
-use super::oplog::{damaged, entry_position};
-use super::prepare::{Change, Prepared, ToApply, document_of, prepare_entry};
+use super::entry::{
+    damaged, document_of, entry_position, namespace_of, object_of, operation_of, session_in,
+    uuid_of,
+};
+use super::prepare::{Change, Prepared, ToApply, prepare_entry};
 use crate::catalog::{Collection, Index};
 use crate::context::Now;
 use crate::error::{CommandError, ErrorCode};
@@ -114,11 +117,11 @@ impl Writer<'_> {
         }
         let mut touched = Touched::default();
         for next in &entries {
-            self.node().counters().applied(next.entry.get_str("op").unwrap_or_default());
+            self.node().counters().applied(operation_of(&next.entry).unwrap_or_default());
         }
         while let Some(mut next) = entries.pop_front() {
             self.settle_before(&mut next, &mut touched)?;
-            if next.entry.get_str("op").is_ok_and(|op| op == "i") {
+            if operation_of(&next.entry).is_ok_and(|op| op == "i") {
                 let run = self.take_run(next, &mut entries, &mut touched)?;
                 self.apply_inserts(run, fit)?;
             } else {
@@ -159,8 +162,8 @@ impl Writer<'_> {
         let namespace = namespace_of(&first.entry)?.to_owned();
         let mut run = vec![first];
         while let Some(next) = entries.front_mut() {
-            let joins = next.entry.get_str("op").is_ok_and(|op| op == "i")
-                && next.entry.get_str("ns").is_ok_and(|ns| ns == namespace)
+            let joins = operation_of(&next.entry).is_ok_and(|op| op == "i")
+                && namespace_of(&next.entry).is_ok_and(|ns| ns == namespace)
                 && touched.admit(self, next)?;
             if !joins {
                 break;
@@ -184,7 +187,7 @@ impl Writer<'_> {
         let mut entries = VecDeque::with_capacity(run.len());
         let mut fresh = true;
         for ToApply { entry, prepared } in run {
-            let document = entry.get_document("o").map_err(|_| damaged("o"))?;
+            let document = object_of(&entry)?;
             // Where the data is what the log says, a document cannot be there already.
             fresh &= fit == Fit::Exact || self.find_by_id(&collection, document)?.is_none();
             let prepared = prepared.filter(|prepared| prepared.is_for(&collection));
@@ -249,8 +252,8 @@ impl Writer<'_> {
         prepared: Option<Prepared>,
         fit: Fit,
     ) -> Result<(), CommandError> {
-        let operation = entry.get_str("op").map_err(|_| damaged("op"))?;
-        let object = entry.get_document("o").map_err(|_| damaged("o"))?;
+        let operation = operation_of(entry)?;
+        let object = object_of(entry)?;
         match operation {
             "n" => return Ok(()),
             "c" if is_apply_ops(object) => {
@@ -462,7 +465,7 @@ impl Touched {
     /// Notes what an entry touches; false if it must not be deferred together with the others.
     fn admit(&mut self, writer: &Writer<'_>, next: &mut ToApply) -> Result<bool, CommandError> {
         let entry = &next.entry;
-        match entry.get_str("op") {
+        match operation_of(entry) {
             Ok("n") => return Ok(true),
             Ok("i" | "u" | "d") => {}
             _ => return self.admit_command(writer, entry),
@@ -485,7 +488,7 @@ impl Touched {
         writer: &Writer<'_>,
         entry: &RawDocument,
     ) -> Result<bool, CommandError> {
-        let object = entry.get_document("o").map_err(|_| damaged("o"))?;
+        let object = object_of(entry)?;
         let mut places = Vec::new();
         let is_whole = is_apply_ops(object) && !is_partial(object) && previous_of(entry).is_none();
         if let (true, Ok(operations)) = (is_whole, object.get_array("applyOps")) {
@@ -506,9 +509,9 @@ impl Touched {
         };
         let fits = self.has_room_for(&places.iter().collect::<Vec<_>>());
         self.deferred.extend(places.into_iter().map(|place| place.document));
-        let session = entry.get_document("lsid").map(|session| session.as_bytes().to_vec());
+        let session = session_in(entry).map(|(session, _)| session.as_bytes().to_vec());
         self.last_write = None;
-        Ok(fits && session.map_or(true, |session| self.sessions.insert(session)))
+        Ok(fits && session.is_none_or(|session| self.sessions.insert(session)))
     }
 
     /// Whether changes of these documents need not see anything that is deferred.
@@ -521,10 +524,7 @@ impl Touched {
 
     /// Notes the session of a retryable write; false if its row is deferred, unless the writer knows it.
     fn admit_write_of_session(&mut self, entry: &RawDocument) -> bool {
-        let (Ok(session), Ok(number)) = (entry.get_document("lsid"), entry.get_i64("txnNumber"))
-        else {
-            return true;
-        };
+        let Some((session, number)) = session_in(entry) else { return true };
         let session = session.as_bytes();
         let is_last = |(last, of): &(Vec<u8>, i64)| last == session && *of == number;
         if self.last_write.as_ref().is_some_and(is_last) {
@@ -611,15 +611,4 @@ pub(super) fn altered(
         altered.indexes.push(Arc::new(changed));
     }
     Ok(altered)
-}
-
-pub(super) fn namespace_of(entry: &RawDocument) -> Result<&str, CommandError> {
-    entry.get_str("ns").map_err(|_| damaged("ns"))
-}
-
-fn uuid_of(entry: &RawDocument) -> Result<Binary, CommandError> {
-    match entry.get_binary("ui") {
-        Ok(uuid) => Ok(Binary { subtype: uuid.subtype, bytes: uuid.bytes.to_vec() }),
-        Err(_) => Err(damaged("ui")),
-    }
 }

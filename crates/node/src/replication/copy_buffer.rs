@@ -11,7 +11,7 @@ use bson::RawDocumentBuf;
 use quorate_protocol::{OpTime, Timestamp};
 use quorate_storage::{Batch, Direction, KeyRange, KeyspaceId, Store};
 
-use super::oplog::entry_position;
+use super::entry::entry_position;
 use crate::error::CommandError;
 use crate::node::Node;
 

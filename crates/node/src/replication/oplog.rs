@@ -5,16 +5,16 @@
 
 use std::ops::Bound;
 
-use bson::spec::ElementType;
-use bson::{RawDocument, RawDocumentBuf, rawdoc};
+use bson::{RawDocumentBuf, rawdoc};
 use quorate_protocol::{OpTime, OpTimeAndWallTime, Timestamp, WallTime};
 use quorate_storage::Direction;
 use quorate_storage::key::RecordId;
-use quorate_wire::{date_time_from, timestamp_from, to_bson_date_time, to_bson_timestamp};
+use quorate_wire::{to_bson_date_time, to_bson_timestamp};
 
+use super::entry::entry_position;
 use super::guard;
 use crate::catalog::Ident;
-use crate::error::{CommandError, ErrorCode};
+use crate::error::CommandError;
 use crate::node::Node;
 use crate::records::{View, parse_record};
 
@@ -28,43 +28,6 @@ pub struct OplogEntries {
     pub entries: Vec<RawDocumentBuf>,
     /// The position of the last one.
     pub last: Option<OpTimeAndWallTime>,
-}
-
-/// The position of an entry.
-///
-/// # Errors
-///
-/// If the entry has none.
-pub fn entry_position(entry: &RawDocument) -> Result<OpTimeAndWallTime, CommandError> {
-    let (mut timestamp, mut term, mut wall) = (None, None, None);
-    // One walk: every entry is asked on its way.
-    for element in entry.iter_elements() {
-        let element = element.map_err(|_| damaged("ts"))?;
-        match (element.key().as_str(), element.element_type()) {
-            ("ts", ElementType::Timestamp) => {
-                timestamp = element.value().ok().and_then(|value| value.as_timestamp());
-            }
-            ("t", ElementType::Int64) => {
-                term = element.value().ok().and_then(|value| value.as_i64());
-            }
-            ("wall", ElementType::DateTime) => {
-                wall = element.value().ok().and_then(|value| value.as_datetime());
-            }
-            _ => {}
-        }
-    }
-    let timestamp = timestamp.ok_or_else(|| damaged("ts"))?;
-    Ok(OpTimeAndWallTime {
-        op_time: OpTime::new(term.ok_or_else(|| damaged("t"))?, timestamp_from(timestamp)),
-        wall_time: date_time_from(wall.ok_or_else(|| damaged("wall"))?),
-    })
-}
-
-pub(super) fn damaged(field: &str) -> CommandError {
-    CommandError::new(
-        ErrorCode::INTERNAL_ERROR,
-        format!("an oplog entry has no usable field {field}; resync this member"),
-    )
 }
 
 impl Node {

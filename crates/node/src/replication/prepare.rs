@@ -14,8 +14,7 @@ use bson::{Document, RawDocument, RawDocumentBuf};
 use quorate_query::diff::apply_oplog_update;
 use quorate_storage::key::RecordId;
 
-use super::apply::namespace_of;
-use super::oplog::damaged;
+use super::entry::{damaged, document_of, namespace_of, object_of, operation_of, target_of};
 use super::prefetch::PrefetchSetting;
 use crate::catalog::{Catalog, Collection};
 use crate::error::CommandError;
@@ -149,11 +148,11 @@ pub(super) fn prepare_entry(
     view: &View,
     entry: &RawDocument,
 ) -> Result<Change, CommandError> {
-    let object = entry.get_document("o").map_err(|_| damaged("o"))?;
-    match entry.get_str("op").map_err(|_| damaged("op"))? {
+    let object = object_of(entry)?;
+    match operation_of(entry)? {
         "i" => Ok(Change::Insert { keys: keys_of(collection, object)? }),
         "u" => {
-            let id = entry.get_document("o2").map_err(|_| damaged("o2"))?;
+            let id = target_of(entry)?;
             let Some((record, old)) = view.by_id(collection, id)? else {
                 return Ok(Change::Missing);
             };
@@ -170,15 +169,6 @@ pub(super) fn prepare_entry(
             None => Ok(Change::Missing),
         },
         _ => Err(damaged("op")),
-    }
-}
-
-/// The document, or the `_id`, that an entry is about; none if it is about no single one.
-pub(super) fn document_of(entry: &RawDocument) -> Option<&RawDocument> {
-    match entry.get_str("op").ok()? {
-        "i" | "d" => entry.get_document("o").ok(),
-        "u" => entry.get_document("o2").ok(),
-        _ => None,
     }
 }
 

@@ -8,13 +8,17 @@
 use std::collections::BTreeSet;
 use std::ops::Bound;
 
-use bson::{Bson, Document, RawBsonRef, RawDocument, RawDocumentBuf, doc};
+use bson::{Bson, Document, RawDocument, RawDocumentBuf, doc};
 use quorate_protocol::{OpTime, OpTimeAndWallTime, Timestamp};
 use quorate_storage::key::RecordId;
 use quorate_storage::{Batch, Direction, KeyRange};
+use quorate_wire::find_field;
 
-use super::apply::{altered, namespace_of};
-use super::oplog::{UNDO_ROW, damaged, entry_position, undo_key};
+use super::apply::altered;
+use super::entry::{
+    damaged, entry_position, namespace_of, object_of, operation_of, session_in, target_of,
+};
+use super::oplog::{UNDO_ROW, undo_key};
 use crate::catalog::{Catalog, Collection, Ident};
 use crate::context::Now;
 use crate::error::CommandError;
@@ -92,9 +96,8 @@ pub(crate) type Statement = (RetryableWrite, i32);
 
 /// The statement that an entry belongs to.
 pub(super) fn statement_of(entry: &RawDocument) -> Result<Option<Statement>, CommandError> {
-    // Most entries belong to none, and are walked through once.
-    let Ok(Some(RawBsonRef::Document(lsid))) = entry.get("lsid") else { return Ok(None) };
-    let (Ok(number), Ok(statement)) = (entry.get_i64("txnNumber"), entry.get_i32("stmtId")) else {
+    let Some((lsid, number)) = session_in(entry) else { return Ok(None) };
+    let Some(statement) = find_field(entry, "stmtId").and_then(|field| field.int32()) else {
         return Ok(None);
     };
     let session = SessionId::from_lsid(&Document::try_from(lsid)?)?;
@@ -115,8 +118,8 @@ impl Writer<'_> {
     ) -> Result<(), CommandError> {
         let row = self.undo_row(at.timestamp)?;
         self.begin_undo(at, statement_of(entry)?);
-        let object = entry.get_document("o").map_err(|_| damaged("o"))?;
-        match entry.get_str("op").map_err(|_| damaged("op"))? {
+        let object = object_of(entry)?;
+        match operation_of(entry)? {
             "c" if is_abort(object) => {}
             "c" if is_apply_ops(object) => {
                 self.undo_transaction(entry, row.as_ref(), |writer, operation, row| {
@@ -135,17 +138,16 @@ impl Writer<'_> {
         row: Option<Document>,
         keep: &mut dyn FnMut(Undo<'_>) -> Result<(), CommandError>,
     ) -> Result<(), CommandError> {
-        let object = entry.get_document("o").map_err(|_| damaged("o"))?;
+        let object = object_of(entry)?;
         let namespace = namespace_of(entry)?;
-        match entry.get_str("op").map_err(|_| damaged("op"))? {
+        match operation_of(entry)? {
             "n" => {}
             "c" if object.get("dropDatabase").is_ok_and(|field| field.is_some()) => {}
             // A member that builds no indexes has none to bring back or to remove.
             "c" if row.is_none() && is_about_index(object) => {}
             "c" => self.undo_command(&row.unwrap_or_default())?,
             operation => {
-                let id = if operation == "u" { entry.get_document("o2") } else { Ok(object) };
-                let id = id.map_err(|_| damaged("o2"))?;
+                let id = if operation == "u" { target_of(entry)? } else { object };
                 let parsed = Namespace::parse(namespace)?;
                 if let Some(mut collection) = self.collection(&parsed) {
                     let found = self.find_by_id(&collection, id)?;

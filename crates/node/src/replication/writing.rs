@@ -9,7 +9,8 @@ use quorate_protocol::{OpTime, OpTimeAndWallTime, Term, Timestamp};
 use quorate_storage::{Batch, Bytes, CommitSequence};
 use quorate_wire::{find_field, to_bson_timestamp};
 
-use super::oplog::{entry_position, undo_key};
+use super::entry::entry_position;
+use super::oplog::undo_key;
 use super::rollback::{Statement, statement_of};
 use super::{Author, not_writable};
 use crate::catalog::Collection;

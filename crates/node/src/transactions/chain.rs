@@ -27,7 +27,7 @@ use crate::error::{CommandError, ErrorCode};
 use crate::node::Node;
 use crate::raw_writing::document_with_array;
 use crate::records::{EMPTY_DOCUMENT, parse_record};
-use crate::replication::entry_position;
+use crate::replication::{entry_position, object_of, session_in};
 use crate::sessions::SessionId;
 use crate::writer::{ENTRY_VERSION, Writer, with_room_for};
 
@@ -191,7 +191,7 @@ impl Writer<'_> {
         entry: &RawDocument,
         apply: impl Fn(&mut Self, &RawDocument) -> Result<(), CommandError>,
     ) -> Result<(), CommandError> {
-        let object = entry.get_document("o").map_err(|_| broken("it has no object"))?;
+        let object = object_of(entry)?;
         if is_partial(object) {
             return Ok(());
         }
@@ -275,7 +275,7 @@ impl Writer<'_> {
         let newest = self.view().scan_oplog(whole, Direction::Backward)?.next();
         let Some(pair) = newest else { return Ok(()) };
         let entry = parse_record(&pair?.1)?;
-        let is_unfinished = entry.get_document("o").is_ok_and(is_partial);
+        let is_unfinished = object_of(&entry).is_ok_and(is_partial);
         let (true, Some((session, number))) = (is_unfinished, session_of(&entry)?) else {
             return Ok(());
         };
@@ -293,9 +293,7 @@ impl Writer<'_> {
 
 /// The session and the number of an entry.
 pub(super) fn session_of(entry: &RawDocument) -> Result<Option<(SessionId, i64)>, CommandError> {
-    let (Ok(lsid), Ok(number)) = (entry.get_document("lsid"), entry.get_i64("txnNumber")) else {
-        return Ok(None);
-    };
+    let Some((lsid, number)) = session_in(entry) else { return Ok(None) };
     Ok(Some((SessionId::from_lsid(&Document::try_from(lsid)?)?, number)))
 }
 
@@ -303,7 +301,7 @@ fn operations_of(
     entry: &RawDocument,
 ) -> Result<Vec<(RawDocumentBuf, OpTimeAndWallTime)>, CommandError> {
     let at = entry_position(entry)?;
-    let object = entry.get_document("o").map_err(|_| broken("it has no object"))?;
+    let object = object_of(entry)?;
     let operations = object.get_array("applyOps").map_err(|_| broken("it has no operations"))?;
     let mut found = Vec::new();
     for operation in operations {
