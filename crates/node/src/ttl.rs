@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use bson::{Bson, DateTime, doc};
+use bson::{Bson, DateTime, Document, doc};
 use quorate_query::matcher::Matcher;
 
 use crate::catalog::{Collection, Index};
@@ -36,25 +36,23 @@ fn remove_from(
     index: &Index,
     seconds: i64,
 ) -> Result<u64, CommandError> {
-    let Some(path) = index.paths.first() else { return Ok(0) };
-    let limit = now.wall.as_millis().saturating_sub(seconds.saturating_mul(1000));
-    // Only dates expire; of an array the earliest one counts, which is what `$lte` asks.
-    let query = doc! { path.as_str(): { "$lte": Bson::DateTime(DateTime::from_millis(limit)) } };
+    let Some(query) = expired(index, seconds, now) else { return Ok(0) };
     let matcher = Arc::new(Matcher::parse(&query)?);
+    let hint = Bson::String(index.name.clone());
     let mut removed = 0;
     loop {
         let mut writer = node.write(now);
         let Some(current) = writer.collection(&collection.namespace) else { return Ok(removed) };
-        if current.uuid != collection.uuid {
+        // Others had their turn: they may have dropped the index, or changed what it says.
+        let is_same = current.index(&index.name).is_some_and(|known| known.spec == index.spec);
+        if current.uuid != collection.uuid || !is_same {
             return Ok(removed);
         }
-        let hint = Bson::String(index.name.clone());
-        let hint = current.index(&index.name).map(|_| &hint);
         let question = Question {
             collection: &current,
             matcher: &matcher,
             sort: None,
-            hint,
+            hint: Some(&hint),
             min: None,
             max: None,
         };
@@ -78,4 +76,16 @@ fn remove_from(
             return Ok(removed);
         }
     }
+}
+
+/// Which documents are too old: those that the index holds, for a partial one is silent about the others.
+fn expired(index: &Index, seconds: i64, now: Now) -> Option<Document> {
+    let path = index.paths.first()?;
+    let limit = now.wall.as_millis().saturating_sub(seconds.saturating_mul(1000));
+    // Only dates expire; of an array the earliest one counts, which is what `$lte` asks.
+    let old = doc! { path.as_str(): { "$lte": Bson::DateTime(DateTime::from_millis(limit)) } };
+    Some(match index.spec.get_document("partialFilterExpression") {
+        Ok(partial) => doc! { "$and": [old, partial.clone()] },
+        Err(_) => old,
+    })
 }

@@ -128,12 +128,15 @@ impl Search {
         collection: &Arc<Collection>,
     ) -> Result<bool, CommandError> {
         let changes = writer.changes_of(collection.ident);
-        let lost = self.wanted == Wanted::One && self.lost;
+        // A document that is named may have been removed and inserted again while the statement waited for a
+        // transaction.
+        let lost = self.lost && (self.wanted == Wanted::One || (self.by_key && !self.found));
         let unsure = self.upserts
             && !self.found
+            && !self.by_key
             && changes != self.changes
             && self.searches < MAX_UPSERT_SEARCHES;
-        if self.by_key || !(lost || unsure) {
+        if !(lost || unsure) {
             return Ok(false);
         }
         if self.searches >= MAX_LOST_SEARCHES {

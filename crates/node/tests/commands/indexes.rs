@@ -343,3 +343,26 @@ fn a_number_in_the_path_of_an_index_means_one_thing() {
     assert_eq!(member.code(index), 16746);
     member.validate("c");
 }
+
+/// What a partial index does not hold does not expire, and neither does what its index no longer says.
+#[test]
+fn documents_outside_a_partial_index_do_not_expire() {
+    let member = Member::new();
+    let old = bson::DateTime::from_millis(0);
+    let index = doc! {
+        "key": {"t": 1}, "name": "t_1", "expireAfterSeconds": 60,
+        "partialFilterExpression": {"done": true},
+    };
+    member.ok(doc! {"createIndexes": "c", "indexes": [index]});
+    member.insert(
+        "c",
+        vec![
+            doc! {"_id": 1, "t": old, "done": true},
+            doc! {"_id": 2, "t": old, "done": false},
+            doc! {"_id": 3, "t": old},
+        ],
+    );
+    assert_eq!(member.node.remove_expired(now()).unwrap(), 1);
+    assert_eq!(member.ids(doc! {"find": "c"}), [2, 3]);
+    member.validate("c");
+}

@@ -19,6 +19,7 @@ mod running;
 mod steps;
 #[path = "../support/mod.rs"]
 mod support;
+mod waiting;
 mod watching;
 
 use std::env;
@@ -119,6 +120,7 @@ fn a_member_and_a_plain_model_agree() {
     assert!(total.repeated > 200 && total.crashes > 500, "{total:?}");
     assert!(total.crashes_within > 5 && total.resumed > 0, "{total:?}");
     assert!(total.taken_over > 200 && total.rolled_back > 100, "{total:?}");
+    assert!(total.waited > 20, "{total:?}");
     assert!(total.events > 5_000, "{total:?}");
     assert!(total.copied > 100, "{total:?}");
 }

@@ -27,7 +27,7 @@ impl Run {
     pub(crate) fn take_over(&mut self, batch: usize, kept: u64) -> Verdict {
         self.figures.taken_over += 1;
         self.copying = None;
-        self.member = self.follower(batch)?;
+        self.member = self.follower(batch)?.into();
         self.undo(kept)?;
         lead(&self.member)?;
         self.sessions.iter_mut().for_each(|session| session.move_on(UNLOGGED - 1));
@@ -57,7 +57,7 @@ impl Run {
         self.figures.copied += 1;
         let copy = self.copied(copying)?;
         lead(&copy)?;
-        let original = std::mem::replace(&mut self.member, copy);
+        let original = std::mem::replace(&mut self.member, copy.into());
         let records = self.records.len();
         let outcome = self.repeat_all().and_then(|()| self.look());
         self.records.truncate(records);

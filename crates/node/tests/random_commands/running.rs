@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use bson::spec::BinarySubtype;
 use bson::{Binary, Bson, Document, doc};
@@ -43,6 +44,7 @@ pub(crate) struct Figures {
     pub(crate) rolled_back: u64,
     pub(crate) copied: u64,
     pub(crate) events: u64,
+    pub(crate) waited: u64,
 }
 
 impl Figures {
@@ -60,6 +62,7 @@ impl Figures {
         self.rolled_back += other.rolled_back;
         self.copied += other.copied;
         self.events += other.events;
+        self.waited += other.waited;
     }
 }
 
@@ -134,7 +137,7 @@ pub(crate) struct Record {
 }
 
 pub(crate) struct Run {
-    pub(crate) member: Member,
+    pub(crate) member: Arc<Member>,
     /// How many processes there were.
     pub(crate) opened: Cell<u64>,
     /// A copy that goes on.
@@ -178,7 +181,7 @@ fn lsid(session: usize) -> Document {
 pub(crate) fn run(steps: &[Step]) -> Result<Figures, String> {
     let opened = Cell::default();
     let mut run = Run {
-        member: open(ModelStore::new(), &opened)?,
+        member: open(ModelStore::new(), &opened)?.into(),
         opened,
         copying: None,
         watching: None,
@@ -266,10 +269,13 @@ impl Run {
         // It would wait. A session has one thing under way; and a collection that a transaction has looked at in
         // vain is not made meanwhile.
         let is_made = !self.model.collections.contains_key(&collection);
-        if self.is_held(&effects, None)
-            || session.is_some_and(|session| self.sessions[session].open.is_some())
+        if session.is_some_and(|session| self.sessions[session].open.is_some())
             || (is_made && self.is_used(collection))
         {
+            return self.skip();
+        }
+        let held = self.is_held(&effects, None);
+        if held && (!write.is_about_one() || self.holder().is_none()) {
             return self.skip();
         }
         let mut command = write.command(collection);
@@ -279,10 +285,26 @@ impl Run {
             command.insert("lsid", lsid(session));
             command.insert("txnNumber", known.number);
         }
+        if held {
+            return self.write_that_waits(collection, write, session, command);
+        }
         let told = Told::of(&self.member.run(command.clone()));
         if Some(&told) != effects.told.as_ref() {
             return Err(format!("{command}\n  answered {told:?}\n  expected {:?}", effects.told));
         }
+        self.keep(collection, write, session, (command, told), (after, effects));
+        Ok(())
+    }
+
+    /// A write was answered as expected.
+    pub(crate) fn keep(
+        &mut self,
+        collection: usize,
+        write: &Write,
+        session: Option<usize>,
+        (command, told): (Document, Told),
+        (after, effects): (Model, Effects),
+    ) {
         self.figures.errors += u64::from(told.error().is_some());
         self.model = after;
         let complete = effects.complete;
@@ -296,7 +318,6 @@ impl Run {
             known.lasts = sequence;
             known.logged.push((sequence.unwrap_or_default(), known.number, known.last.clone()));
         }
-        Ok(())
     }
 
     pub(crate) fn repeat(&mut self, session: usize) -> Verdict {
@@ -470,14 +491,14 @@ impl Run {
         }
     }
 
-    fn end(&mut self, session: usize, name: &str) -> Result<Document, String> {
+    pub(crate) fn end(&mut self, session: usize, name: &str) -> Result<Document, String> {
         let number = self.sessions[session].number;
         Ok(self.member.run(doc! {
             name: 1, "lsid": lsid(session), "txnNumber": number, "autocommit": false, "$db": "admin",
         }))
     }
 
-    fn commit(&mut self, session: usize) -> Verdict {
+    pub(crate) fn commit(&mut self, session: usize) -> Verdict {
         let Some(open) = self.sessions[session].open.take() else {
             return self.commit_again(session);
         };
@@ -539,7 +560,7 @@ impl Run {
         let (synced, last) = self.member.store.unsynced();
         let (synced, last) = (synced.as_u64(), last.as_u64());
         let survivor = synced + (last - synced) * kept / 1_000;
-        self.member = open(self.member.store.crash_after(survivor), &self.opened)?;
+        self.member = open(self.member.store.crash_after(survivor), &self.opened)?.into();
         lead(&self.member)?;
         self.sessions.iter_mut().for_each(|session| session.move_on(survivor));
         let mut records = std::mem::take(&mut self.records);

@@ -194,6 +194,22 @@ impl Write {
         }
     }
 
+    /// Whether it is about one document, which it names.
+    pub(crate) fn is_about_one(&self) -> bool {
+        match self {
+            Self::Insert { documents, .. } => documents.len() == 1,
+            Self::Update { statements, .. } => {
+                statements.len() == 1
+                    && statements.iter().all(|update| update.filter.id().is_some())
+            }
+            Self::Delete { statements, .. } => {
+                statements.len() == 1
+                    && statements.iter().all(|delete| delete.filter.id().is_some())
+            }
+            Self::FindAndModify { filter, .. } => filter.id().is_some(),
+        }
+    }
+
     /// Whether a client may repeat it: it changes one document with each statement.
     pub(crate) fn may_be_repeated(&self) -> bool {
         match self {

@@ -169,3 +169,44 @@ fn a_change_of_a_description_waits_for_those_who_use_the_collection() {
         });
     }
 }
+
+/// A document is there before and after the transaction, so a write that names it finds it.
+#[test]
+fn a_write_that_waited_finds_a_document_that_was_removed_and_inserted_again() {
+    let one = |change: Document| doc! { "q": { "_id": 1 }, "u": change };
+    let statement = |multi: bool, upsert: bool| {
+        let mut statement = one(doc! { "$set": { "y": 1 } });
+        statement.extend(doc! { "multi": multi, "upsert": upsert });
+        doc! { "update": "c", "updates": [statement] }
+    };
+    let delete = |limit: i32| {
+        doc! { "delete": "c", "deletes": [{ "q": { "_id": 1 }, "limit": limit }] }
+    };
+    let writes = [
+        statement(false, false),
+        statement(true, false),
+        statement(false, true),
+        delete(1),
+        delete(0),
+        doc! { "findAndModify": "c", "query": { "_id": 1 }, "update": { "$set": { "y": 1 } } },
+    ];
+    for write in writes {
+        let member = primary();
+        insert(&member, "c", vec![doc! { "_id": 1, "x": 0 }]);
+        let mut session = Session::start(&member, 1, 1);
+        session.ok(doc! { "delete": "c", "deletes": [{ "q": { "_id": 1 }, "limit": 1 }] });
+        session.ok(doc! { "insert": "c", "documents": [{ "_id": 1, "x": 1 }] });
+        let reply = std::thread::scope(|threads| {
+            let (member, write) = (&member, write.clone());
+            let waiting = threads.spawn(move || plain(member, write));
+            while waits(member) == 0 {
+                std::thread::yield_now();
+            }
+            session.commit();
+            waiting.join().unwrap()
+        });
+        let about = reply.get_document("lastErrorObject").unwrap_or(&reply);
+        assert_eq!(about.get_i32("n").unwrap(), 1, "{write} answered {reply}");
+        assert!(!reply.contains_key("writeErrors"), "{write} answered {reply}");
+    }
+}
