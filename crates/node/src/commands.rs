@@ -20,6 +20,7 @@ mod hello;
 mod indexes;
 mod insert;
 mod list;
+mod output;
 mod outside;
 mod parameters;
 mod resize_oplog;

@@ -205,6 +205,9 @@ impl Node {
             node.keyspaces.history = Some(oplog);
             node.oplog = Some(oplog);
             node.write(now).resume_timestamps(oplog)?;
+        } else if node.keyspaces.history.is_none() {
+            // In a set the primary does that.
+            node.write(now).drop_side_collections()?;
         }
         Ok(node)
     }

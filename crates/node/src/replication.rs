@@ -434,7 +434,14 @@ impl Node {
         if reason == NoopReason::NewPrimary {
             writer.abort_unfinished_chain(term)?;
         }
-        writer.append_noop(message, term)
+        let position = writer.append_noop(message, term)?;
+        if reason == NoopReason::NewPrimary {
+            writer.log_state.write_as(Some(term));
+            let dropped = writer.drop_side_collections();
+            writer.log_state.write_as(None);
+            dropped?;
+        }
+        Ok(position)
     }
 }
 

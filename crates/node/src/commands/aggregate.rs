@@ -6,15 +6,10 @@
 use std::sync::Arc;
 
 use bson::{Bson, Document, doc};
-use quorate_query::diff::ToldAs;
+use quorate_query::QueryError;
 use quorate_query::expression::{Compiler, Variables};
 use quorate_query::matcher::Matcher;
-use quorate_query::pipeline::{
-    Documents, Environment, Merge, Output, Pipeline, StoredDocuments, SystemStage, WhenMatched,
-    WhenNotMatched,
-};
-use quorate_query::value::measure;
-use quorate_query::{Charge, QueryError};
+use quorate_query::pipeline::{Documents, Environment, Pipeline, StoredDocuments, SystemStage};
 
 use super::common::{
     CursorOptions, WriteConcern, check_collation, command_variables, open_change_stream,
@@ -22,7 +17,7 @@ use super::common::{
 };
 use super::diagnostics::visible_operations;
 use super::find::as_pipeline;
-use super::insert::{check_writable, with_timestamps};
+use super::output::Sink;
 use super::session_commands::visible_sessions;
 use super::statistics;
 use crate::catalog::{Catalog, Collection, Index};
@@ -39,16 +34,9 @@ use crate::scratch::Run as PutAside;
 use crate::select::Selection;
 use crate::sort::Room;
 use crate::users::users_namespace;
-use crate::writer::Writer;
 
 /// How many views may stand upon each other.
 const MAX_VIEW_DEPTH: usize = 20;
-
-/// Documents written by one hold of the write lock in `$out` and `$merge`.
-const OUTPUT_CHUNK: usize = 1000;
-
-/// The most bytes of them, beside the last document.
-const OUTPUT_BYTES: usize = 4 * 1024 * 1024;
 
 /// What a pipeline runs on.
 pub(crate) struct Target {
@@ -200,7 +188,7 @@ struct Run {
 
 /// The data that one aggregate reads: all collections at one moment.
 #[derive(Clone)]
-struct Reading {
+pub(super) struct Reading {
     catalog: Arc<Catalog>,
     view: View,
     database: String,
@@ -453,229 +441,4 @@ impl Environment for Reading {
             )),
         }
     }
-}
-
-/// Where the documents of `$out` and `$merge` go.
-struct Sink<'a, 'r> {
-    request: &'a Request<'r>,
-    variables: &'a Variables,
-    reading: &'a Reading,
-    bypass: bool,
-}
-
-impl Sink<'_, '_> {
-    fn write(
-        &self,
-        output: &Output,
-        documents: Documents,
-    ) -> Result<Option<crate::replication::Commit>, CommandError> {
-        match output {
-            Output::Out { database, collection } => {
-                self.replace(&self.target(database.as_deref(), collection)?, documents)
-            }
-            Output::Merge(merge) => {
-                let target = self.target(merge.database.as_deref(), &merge.collection)?;
-                self.merge(merge, &target, documents)
-            }
-        }
-    }
-
-    fn target(&self, database: Option<&str>, name: &str) -> Result<Namespace, CommandError> {
-        let namespace = Namespace::new(database.unwrap_or(&self.request.database), name)?;
-        check_writable(&namespace)?;
-        let catalog = self.request.node.catalog();
-        if catalog.get(&namespace).is_some_and(|found| found.view.is_some()) {
-            return Err(CommandError::new(
-                ErrorCode::COMMAND_NOT_SUPPORTED_ON_VIEW,
-                format!("Namespace {namespace} is a view, not a collection"),
-            ));
-        }
-        Ok(namespace)
-    }
-
-    /// Fills a collection on the side and puts it in place of the target, so that readers see the
-    /// old documents or the new ones.
-    fn replace(
-        &self,
-        target: &Namespace,
-        documents: Documents,
-    ) -> Result<Option<crate::replication::Commit>, CommandError> {
-        let now = self.request.context.now;
-        let mark = self.request.node.next_seed();
-        let side = Namespace::new(&target.database, &format!("tmp.agg_out.{mark:016x}"))?;
-        let filled = self.fill(&side, target, documents);
-        let mut writer = self.request.node.write(now);
-        match (filled, writer.collection(&side)) {
-            (Ok(()), Some(collection)) => writer.rename_collection(&collection, target)?,
-            (Err(error), Some(collection)) => {
-                writer.drop_collection(&collection)?;
-                return Err(error);
-            }
-            (filled, None) => filled?,
-        }
-        Ok(writer.last_commit())
-    }
-
-    fn fill(
-        &self,
-        side: &Namespace,
-        target: &Namespace,
-        mut documents: Documents,
-    ) -> Result<(), CommandError> {
-        let now = self.request.context.now;
-        let mut writer = self.request.node.write(now);
-        let existing = writer.collection(target);
-        let options = existing.as_ref().map(|known| known.options.clone()).unwrap_or_default();
-        let mut collection = writer.create_collection(side, options)?;
-        for index in existing.iter().flat_map(|known| &known.indexes).filter(|i| !i.is_id()) {
-            writer.build_index(&mut collection, index.spec.clone(), || Ok(()))?;
-        }
-        drop(writer);
-        loop {
-            // The stream may read through the planner, never under the write lock.
-            let (chunk, _charge) = self.next_chunk("$out", &mut documents)?;
-            if chunk.is_empty() {
-                return Ok(());
-            }
-            let raw = chunk.iter().map(to_raw).collect::<Result<Vec<_>, _>>()?;
-            drop(chunk);
-            let mut writer = self.request.node.write(now);
-            let raw = raw.into_iter().map(|raw| with_timestamps(&mut writer, raw)).collect();
-            let results = writer.insert(&mut collection, raw, true, self.bypass)?;
-            results.into_iter().collect::<Result<(), _>>()?;
-        }
-    }
-
-    /// The documents that are written next, and what they hold of the operation's memory.
-    fn next_chunk(
-        &self,
-        stage: &str,
-        documents: &mut Documents,
-    ) -> Result<(Vec<Document>, Charge), CommandError> {
-        let mut charge = self.request.meter().charge();
-        let mut chunk = Vec::new();
-        while chunk.len() < OUTPUT_CHUNK && charge.bytes() < OUTPUT_BYTES {
-            let Some(document) = documents.next().transpose()? else { break };
-            // As it is, and as it is stored.
-            charge.grow(stage, 2 * measure(&document).bytes)?;
-            chunk.push(document);
-        }
-        Ok((chunk, charge))
-    }
-
-    fn merge(
-        &self,
-        merge: &Merge,
-        target: &Namespace,
-        mut documents: Documents,
-    ) -> Result<Option<crate::replication::Commit>, CommandError> {
-        let now = self.request.context.now;
-        let mut commit = None;
-        let mut checked = false;
-        loop {
-            let (chunk, _charge) = self.next_chunk("$merge", &mut documents)?;
-            if chunk.is_empty() && checked {
-                return Ok(commit);
-            }
-            let mut writer = self.request.node.write(now);
-            let mut collection = writer.collection_or_create(target)?;
-            if !checked {
-                check_merge_key(merge, &collection)?;
-                checked = true;
-            }
-            for document in &chunk {
-                self.merge_one(merge, &mut writer, &mut collection, document)?;
-            }
-            commit = writer.last_commit().or(commit);
-            if chunk.is_empty() {
-                return Ok(commit);
-            }
-        }
-    }
-
-    fn merge_one(
-        &self,
-        merge: &Merge,
-        writer: &mut Writer<'_>,
-        collection: &mut Arc<Collection>,
-        document: &Document,
-    ) -> Result<(), CommandError> {
-        let mut query = Document::new();
-        for field in &merge.on {
-            let value = document.get(field).cloned().unwrap_or(Bson::Null);
-            query.insert(field, doc! { "$eq": value });
-        }
-        let selection = Selection::new(
-            Arc::clone(collection),
-            writer.view().clone(),
-            Arc::new(Matcher::parse(&query)?),
-            self.reading.interrupt.clone(),
-        );
-        match selection.run()?.next().transpose()? {
-            Some(found) => {
-                if matches!(merge.when_matched, WhenMatched::Fail) {
-                    let mut error = CommandError::new(
-                        ErrorCode::DUPLICATE_KEY,
-                        "$merge failed due to a duplicate key: whenMatched is 'fail'",
-                    );
-                    let pattern = merge.on.iter().map(|field| (field.clone(), Bson::Int32(1)));
-                    error.details.insert("keyPattern", pattern.collect::<Document>());
-                    let values = merge.on.iter().map(|field| {
-                        (field.clone(), document.get(field).cloned().unwrap_or(Bson::Null))
-                    });
-                    error.details.insert("keyValue", values.collect::<Document>());
-                    return Err(error);
-                }
-                let environment: Arc<dyn Environment> = Arc::new(self.reading.clone());
-                let before = Document::try_from(&*found.document)?;
-                let after = merge.combine(&before, document, &environment, self.variables)?;
-                let Some(mut after) = after else { return Ok(()) };
-                if let Some(id) = before.get("_id") {
-                    after.insert("_id", id.clone());
-                }
-                let raw = to_raw(&after)?;
-                let (raw, told_as) = match merge.when_matched {
-                    WhenMatched::Replace => (with_timestamps(writer, raw), ToldAs::Replacement),
-                    _ => (raw, ToldAs::ShortestDifference),
-                };
-                let old = &found.document;
-                writer.replace(collection, found.record, old, raw, (&told_as).into(), self.bypass)
-            }
-            None => match merge.when_not_matched {
-                WhenNotMatched::Discard => Ok(()),
-                WhenNotMatched::Fail => Err(CommandError::new(
-                    ErrorCode(13113),
-                    "$merge could not find a matching document in the target collection",
-                )),
-                WhenNotMatched::Insert => {
-                    let raw = to_raw(document)?;
-                    // The others are updates that insert, which leave empty timestamps as they are.
-                    let raw = match merge.when_matched {
-                        WhenMatched::Fail | WhenMatched::Replace => with_timestamps(writer, raw),
-                        _ => raw,
-                    };
-                    let results = writer.insert(collection, vec![raw], true, self.bypass)?;
-                    results.into_iter().collect()
-                }
-            },
-        }
-    }
-}
-
-/// The fields of `on` must be those of a unique index, so that at most one document is met.
-fn check_merge_key(merge: &Merge, collection: &Collection) -> Result<(), CommandError> {
-    let covered = collection.indexes.iter().any(|index| {
-        let names: Vec<_> = index.paths.iter().map(|path| path.as_str()).collect();
-        index.unique
-            && index.partial.is_none()
-            && names.len() == merge.on.len()
-            && merge.on.iter().all(|field| names.contains(&field.as_str()))
-    });
-    if covered {
-        return Ok(());
-    }
-    Err(CommandError::new(
-        ErrorCode(51183),
-        "Cannot find index to verify that join fields will be unique",
-    ))
 }

@@ -354,8 +354,8 @@ pub(super) fn rename(request: &Request<'_>, command: Command) -> Result<Outcome,
         ));
     }
     let mut writer = request.write();
-    writer.unused_collection(&target)?;
-    let collection = writer.unused_collection(&source)?.ok_or_else(|| {
+    writer.unused_collections(|known| [&source, &target].contains(&known))?;
+    let collection = writer.collection(&source).ok_or_else(|| {
         CommandError::new(
             ErrorCode::NAMESPACE_NOT_FOUND,
             format!("Source collection {source} does not exist"),

@@ -1,7 +1,5 @@
 //! `drop` and `dropDatabase`.
 
-use std::sync::Arc;
-
 use bson::doc;
 
 use super::common::WriteConcern;
@@ -52,12 +50,9 @@ pub(super) fn drop_database(
     }
     let concern = WriteConcern::parse(&command)?;
     let mut writer = request.write();
-    let catalog = request.node.catalog();
-    let collections: Vec<_> = catalog.in_database(&request.database).map(Arc::clone).collect();
+    let collections = writer.unused_collections(|known| known.database == request.database)?;
     for collection in &collections {
-        if let Some(unused) = writer.unused_collection(&collection.namespace)? {
-            writer.drop_collection(&unused)?;
-        }
+        writer.drop_collection(collection)?;
     }
     if !collections.is_empty() {
         writer.log_drop_database(&request.database)?;

@@ -246,6 +246,25 @@ impl Writer<'_> {
         }
     }
 
+    /// The same for all collections with such names, at one moment.
+    pub(crate) fn unused_collections(
+        &mut self,
+        is_wanted: impl Fn(&Namespace) -> bool,
+    ) -> Result<Vec<Arc<Collection>>, CommandError> {
+        loop {
+            let catalog = self.catalog();
+            let wanted = catalog.collections().filter(|known| is_wanted(&known.namespace));
+            let wanted: Vec<_> = wanted.map(Arc::clone).collect();
+            let mut waited = false;
+            for collection in &wanted {
+                waited |= self.wait_for_users(collection.ident)?;
+            }
+            if !waited {
+                return Ok(wanted);
+            }
+        }
+    }
+
     /// A description of a collection is about to change: waits for the transactions that use it.
     pub(crate) fn wait_for_users(&mut self, ident: Ident) -> Result<bool, CommandError> {
         if self.is_staging() || self.is_replaying() {

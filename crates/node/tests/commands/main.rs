@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a panic is the report")]
 
 mod indexes;
+mod output;
 #[path = "../support/mod.rs"]
 mod support;
 

@@ -25,6 +25,7 @@ pub(crate) enum Claim {
 pub(crate) struct Collection {
     pub(crate) documents: BTreeMap<i32, Document>,
     pub(crate) indexes: BTreeSet<Index>,
+    pub(crate) hidden: BTreeSet<Index>,
     /// Whether documents are kept as they were before a change.
     pub(crate) images: bool,
     /// The most documents of a capped collection, and their order, which others do not have.
@@ -392,6 +393,12 @@ impl Model {
         };
         effects.complete &= !effects.modified.is_empty() && told.error().is_none();
         effects.told = Some(told);
+        self.note(&effects);
+        effects
+    }
+
+    /// Remembers what was changed.
+    fn note(&mut self, effects: &Effects) {
         self.clock += 1;
         let modified: Vec<Claim> =
             effects.modified.iter().map(|place| Claim::Document(*place)).collect();
@@ -400,6 +407,34 @@ impl Model {
         for claim in modified.into_iter().chain(uniques.collect::<Vec<_>>()) {
             self.changed.insert(claim, self.clock);
         }
+    }
+
+    /// Documents are merged into another collection.
+    pub(crate) fn merge(
+        &mut self,
+        collection: usize,
+        filter: &Filter,
+        to: usize,
+        matched: &str,
+    ) -> Effects {
+        let mut effects = Effects::default();
+        for document in self.found(collection, filter) {
+            let place = (to, id_of(&document));
+            let known = self.collections.get(&to).and_then(|known| known.documents.get(&place.1));
+            let new = match (known, matched) {
+                (None, _) | (Some(_), "replace") => document,
+                (Some(known), "merge") => {
+                    let mut merged = known.clone();
+                    merged.extend(document);
+                    merged
+                }
+                (Some(known), _) => known.clone(),
+            };
+            if known.is_none_or(|known| !known.iter().eq(new.iter())) {
+                self.put(&mut effects, place, Some(new));
+            }
+        }
+        self.note(&effects);
         effects
     }
 
@@ -543,7 +578,38 @@ impl Model {
             Catalog::DropIndex(index) => {
                 let Some(known) = self.collections.get_mut(&collection) else { return Some(false) };
                 known.described = clock;
+                known.hidden.remove(index);
                 Some(known.indexes.remove(index))
+            }
+            Catalog::Hide { index, hidden } => {
+                let known = self.collections.get_mut(&collection);
+                let Some(known) = known.filter(|known| known.indexes.contains(index)) else {
+                    return Some(false);
+                };
+                known.described = clock;
+                match hidden {
+                    true => known.hidden.insert(*index),
+                    false => known.hidden.remove(index),
+                };
+                Some(true)
+            }
+            Catalog::Out { filter, to } => {
+                let found = self.found(collection, filter);
+                let target = self.collections.get(to).cloned().unwrap_or_default();
+                if target.capped.is_some() {
+                    return Some(false);
+                }
+                let documents = found.into_iter().map(|document| (id_of(&document), document));
+                let new = Collection { documents: documents.collect(), described: clock, ..target };
+                if !new.is_sound() {
+                    return Some(false);
+                }
+                self.collections.insert(*to, new);
+                Some(true)
+            }
+            Catalog::DropDatabase => {
+                self.collections.clear();
+                Some(true)
             }
             Catalog::KeepImages(enabled) => {
                 let Some(known) = self.collections.get_mut(&collection) else { return Some(false) };

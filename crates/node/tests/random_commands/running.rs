@@ -12,7 +12,9 @@ use quorate_storage::{ModelStore, Store};
 
 use crate::members::Copying;
 use crate::model::{Claim, Collection, Effects, Model, Place, Told};
-use crate::steps::{COLLECTIONS, Catalog, INDEXES, Read, SESSIONS, Step, Write, name_of};
+use crate::steps::{
+    COLLECTIONS, Catalog, Filter, INDEXES, Index, Read, SESSIONS, Step, Write, name_of,
+};
 use crate::support::set::{OPLOG_BYTES, position, show};
 use crate::support::{Member, now};
 use crate::watching::Watching;
@@ -229,6 +231,9 @@ impl Run {
                 self.compare_read(read, wanted, &reply, true)
             }
             Step::Catalog { collection, change } => self.describe(*collection, change),
+            Step::Merge { collection, filter, to, matched } => {
+                self.merge(*collection, filter, *to, matched)
+            }
             Step::WriteWithin { session, collection, write } => {
                 self.write_within(*session, *collection, write)
             }
@@ -377,9 +382,20 @@ impl Run {
     }
 
     fn describe(&mut self, collection: usize, change: &Catalog) -> Verdict {
-        let target = if let Catalog::Rename { to, .. } = change { *to } else { collection };
-        if self.is_used(collection) || self.is_used(target) {
+        let target = match change {
+            Catalog::Rename { to, .. } | Catalog::Out { to, .. } => *to,
+            _ => collection,
+        };
+        let is_open = self.sessions.iter().any(|session| session.open.is_some());
+        if self.is_used(collection)
+            || self.is_used(target)
+            || (matches!(change, Catalog::DropDatabase) && is_open)
+        {
             return self.skip();
+        }
+        if matches!(change, Catalog::Out { .. } | Catalog::DropDatabase) {
+            // These end streams, or show the collection that takes the place of another.
+            self.watching = None;
         }
         let expected = self.model.describe(collection, change);
         let command = change.command(collection);
@@ -389,6 +405,31 @@ impl Run {
             return Err(format!("{command}\n  answered {reply}\n  expected {expected:?}"));
         }
         self.record(Effects::default(), None);
+        Ok(())
+    }
+
+    fn merge(
+        &mut self,
+        collection: usize,
+        filter: &Filter,
+        to: usize,
+        matched: &'static str,
+    ) -> Verdict {
+        // Where a document is refused or goes, the order of the others counts.
+        let is_plain = |known: &Collection| {
+            known.capped.is_none() && known.indexes.iter().all(|index| !index.unique)
+        };
+        let target = self.model.collections.get(&to);
+        if collection == to || self.is_used(to) || !target.is_some_and(is_plain) {
+            return self.skip();
+        }
+        let effects = self.model.merge(collection, filter, to, matched);
+        let into = doc! { "into": name_of(to), "whenMatched": matched };
+        let stages = vec![doc! { "$match": filter.command() }, doc! { "$merge": into }];
+        let command = doc! { "aggregate": name_of(collection), "cursor": {}, "pipeline": stages };
+        let reply = self.member.run(command.clone());
+        expect_ok(&reply).map_err(|error| format!("{command}: {error}"))?;
+        self.record(effects, None);
         Ok(())
     }
 
@@ -658,6 +699,13 @@ impl Run {
         let names: Vec<&str> =
             listed.iter().filter_map(|index| index.get_str("name").ok()).collect();
         let indexes = INDEXES.into_iter().filter(|index| names.contains(&index.name)).collect();
+        let is_hidden = |index: &Index| {
+            let mut listed = listed.iter();
+            let known =
+                listed.find(|known| known.get_str("name").is_ok_and(|name| name == index.name));
+            known.is_some_and(|known| known.get_bool("hidden").unwrap_or(false))
+        };
+        let hidden = INDEXES.into_iter().filter(is_hidden).collect();
         let options = described.get_document("options").cloned().unwrap_or_default();
         let images = options.get_document("changeStreamPreAndPostImages");
         let images =
@@ -668,11 +716,19 @@ impl Run {
             Some(_) => self.member.ids(doc! { "find": &name, "sort": { "$natural": 1 } }),
             None => Vec::new(),
         };
-        Ok(Some(Collection { documents, indexes, images, capped: most, order, described: 0 }))
+        let (capped, described) = (most, 0);
+        Ok(Some(Collection { documents, indexes, hidden, images, capped, order, described }))
     }
 
     /// The member holds what the model holds, and its indexes and counts agree with its documents.
     pub(crate) fn look(&self) -> Verdict {
+        for listed in first_batch(&self.member.run(doc! { "listCollections": 1 })) {
+            let name = listed.get_str("name").unwrap_or_default();
+            let is_known = (0..COLLECTIONS as usize).any(|collection| name_of(collection) == name);
+            if !is_known && name != BESIDE {
+                return Err(format!("nobody made {listed}"));
+            }
+        }
         for collection in 0..COLLECTIONS as usize {
             let mut wanted = self.model.collections.get(&collection).cloned();
             if let Some(wanted) = &mut wanted {

@@ -295,6 +295,18 @@ pub(crate) enum Catalog {
     DropIndex(Index),
     /// Whether documents are kept as they were before a change.
     KeepImages(bool),
+    /// Whether queries pass an index over.
+    Hide {
+        index: Index,
+        hidden: bool,
+    },
+    /// The documents that match take the place of those of another collection.
+    Out {
+        filter: Filter,
+        to: usize,
+    },
+    /// All collections go.
+    DropDatabase,
 }
 
 impl Catalog {
@@ -319,6 +331,14 @@ impl Catalog {
                 ] }
             }
             Self::DropIndex(index) => doc! { "dropIndexes": name, "index": index.name },
+            Self::Hide { index, hidden } => doc! {
+                "collMod": name, "index": { "name": index.name, "hidden": *hidden },
+            },
+            Self::Out { filter, to } => doc! { "aggregate": name, "cursor": {}, "pipeline": [
+                { "$match": filter.command() },
+                { "$out": name_of(*to) },
+            ] },
+            Self::DropDatabase => doc! { "dropDatabase": 1 },
             Self::KeepImages(enabled) => {
                 doc! { "collMod": name, "changeStreamPreAndPostImages": { "enabled": *enabled } }
             }
@@ -365,6 +385,14 @@ pub(crate) enum Step {
     },
     /// Everything that is written so far survives the next crash.
     Sync,
+    /// The documents that match are merged into another collection.
+    Merge {
+        collection: usize,
+        filter: Filter,
+        to: usize,
+        /// What becomes of those that are there.
+        matched: &'static str,
+    },
     /// Another member applies the log, so many entries at once, takes some of it back if less than all is kept, and
     /// becomes primary.
     TakeOver {
@@ -421,7 +449,7 @@ impl Generator {
 
     fn step(&mut self) -> Step {
         let (collection, session) = (self.collection(), self.session());
-        match self.random.below(106) {
+        match self.random.below(108) {
             0..30 => {
                 let write = self.write();
                 let retryable = write.may_be_repeated() && self.random.chance(50);
@@ -440,7 +468,11 @@ impl Generator {
             }
             49..56 | 88..92 => Step::Copy { collections: self.random.below(4) },
             96 => Step::RollBack { kept: self.random.below(1_000) },
-            100.. => {
+            106.. => {
+                let matched = ["replace", "merge", "keepExisting"][self.random.below(3) as usize];
+                Step::Merge { collection, filter: self.filter(), to: self.collection(), matched }
+            }
+            100..106 => {
                 let (batch, skipped) = (1 + self.random.below(5), self.random.below(1_000));
                 Step::Watch { batch, collection, skipped }
             }
@@ -614,10 +646,13 @@ impl Generator {
 
     fn catalog(&mut self) -> Catalog {
         let index = INDEXES[self.random.below(INDEXES.len() as u64) as usize];
-        match self.random.below(12) {
+        match self.random.below(130) / 10 {
             0 => self.create(),
             1 => Catalog::Drop,
-            9 | 10 => Catalog::KeepImages(self.random.chance(75)),
+            9 => Catalog::KeepImages(self.random.chance(75)),
+            10 => Catalog::Hide { index, hidden: self.random.chance(50) },
+            11 => Catalog::Out { filter: self.filter(), to: self.collection() },
+            12 if self.random.chance(15) => Catalog::DropDatabase,
             2 | 3 => Catalog::Rename { to: self.collection(), drop_target: self.random.chance(50) },
             4..9 => Catalog::CreateIndex(index),
             _ => Catalog::DropIndex(index),

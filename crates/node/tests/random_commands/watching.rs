@@ -272,9 +272,10 @@ fn apply(rebuilt: &mut BTreeMap<String, Rebuilt>, event: &Document) -> Verdict {
         "createIndexes" | "dropIndexes" => Ok(()),
         "modify" => {
             let changed = event.get_document("operationDescription").map_err(text)?;
-            let images = changed.get_document("changeStreamPreAndPostImages").map_err(text)?;
             let known = rebuilt.get_mut(&name).ok_or("was not there")?;
-            known.images = images.get_bool("enabled").map_err(text)?;
+            if let Ok(images) = changed.get_document("changeStreamPreAndPostImages") {
+                known.images = images.get_bool("enabled").map_err(text)?;
+            }
             Ok(())
         }
         _ => apply_to_document(rebuilt.get_mut(&name).ok_or("is in no collection")?, kind, event),

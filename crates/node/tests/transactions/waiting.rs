@@ -210,3 +210,85 @@ fn a_write_that_waited_finds_a_document_that_was_removed_and_inserted_again() {
         assert!(!reply.contains_key("writeErrors"), "{write} answered {reply}");
     }
 }
+
+/// Runs a command that must wait for an open transaction, which is committed then.
+fn after_commit(member: &Member, session: Session<'_>, command: Document) -> Document {
+    std::thread::scope(|threads| {
+        let waiting = threads.spawn(move || plain(member, command));
+        while waits(member) == 0 {
+            assert!(!waiting.is_finished(), "it did not wait: {:?}", waiting.join());
+            std::thread::yield_now();
+        }
+        session.commit();
+        waiting.join().unwrap()
+    })
+}
+
+/// A follower that applies the log holds the same.
+fn check_follower(member: &Member) {
+    let follower = support::set::secondary();
+    let log = support::set::entries(member);
+    follower.node.apply(quorate_protocol::OpTime::NULL, log, support::now()).unwrap();
+    assert_eq!(support::set::hash(&follower), support::set::hash(member));
+}
+
+/// The changes of a transaction go to the collection that it saw, on every member.
+#[test]
+fn out_waits_for_transactions_that_use_its_target() {
+    let member = primary();
+    insert(&member, "from", vec![doc! { "_id": 1 }]);
+    insert(&member, "c", vec![doc! { "_id": 2 }]);
+    let mut session = Session::start(&member, 1, 1);
+    session.ok(doc! { "insert": "c", "documents": [{ "_id": 3 }] });
+    let out = doc! { "aggregate": "from", "pipeline": [{ "$out": "c" }], "cursor": {} };
+    let reply = after_commit(&member, session, out);
+    assert_eq!(reply.get_f64("ok").unwrap(), 1.0, "{reply}");
+    assert_eq!(find(&member, "c"), [doc! { "_id": 1 }]);
+    check_follower(&member);
+}
+
+#[test]
+fn merge_waits_for_transactions_that_hold_its_documents() {
+    let member = primary();
+    insert(&member, "from", vec![doc! { "_id": 1, "x": 1 }, doc! { "_id": 2, "x": 1 }]);
+    insert(&member, "c", vec![doc! { "_id": 1, "y": 1 }]);
+    let mut session = Session::start(&member, 1, 1);
+    session.ok(update(1, doc! { "$set": { "y": 2 } }));
+    let merge = doc! { "aggregate": "from", "pipeline": [{ "$merge": "c" }], "cursor": {} };
+    let reply = after_commit(&member, session, merge);
+    assert_eq!(reply.get_f64("ok").unwrap(), 1.0, "{reply}");
+    let merged = [doc! { "_id": 1, "y": 2, "x": 1 }, doc! { "_id": 2, "x": 1 }];
+    assert_eq!(find(&member, "c"), merged);
+    check_follower(&member);
+}
+
+/// While a rename waits for a transaction on one side, another one begins on the other side. It waits for both.
+#[test]
+fn a_rename_waits_for_transactions_on_both_sides() {
+    let member = primary();
+    insert(&member, "c", vec![doc! { "_id": 1 }]);
+    insert(&member, "d", vec![doc! { "_id": 1 }]);
+    let mut first = Session::start(&member, 1, 1);
+    first.ok(update(1, doc! { "$set": { "x": 1 } }));
+    let rename = doc! {
+        "renameCollection": "db.c", "to": "db.d", "dropTarget": true, "$db": "admin",
+    };
+    std::thread::scope(|threads| {
+        let member = &member;
+        let renaming = threads.spawn(move || member.ok(rename));
+        while waits(member) == 0 {
+            std::thread::yield_now();
+        }
+        let mut second = Session::start(member, 2, 1);
+        second.ok(doc! { "insert": "d", "documents": [{ "_id": 2 }] });
+        first.commit();
+        while waits(member) == 0 {
+            assert!(!renaming.is_finished(), "it did not wait");
+            std::thread::yield_now();
+        }
+        second.commit();
+        renaming.join().unwrap();
+    });
+    assert_eq!(find(&member, "d"), [doc! { "_id": 1, "x": 1 }]);
+    check_follower(&member);
+}

@@ -1,0 +1,315 @@
+//! `$out` and `$merge`: the documents of a pipeline are written to a collection.
+
+use std::sync::Arc;
+
+use bson::{Bson, Document, doc};
+use quorate_query::Charge;
+use quorate_query::diff::ToldAs;
+use quorate_query::expression::Variables;
+use quorate_query::matcher::Matcher;
+use quorate_query::pipeline::{Documents, Environment, Merge, Output, WhenMatched, WhenNotMatched};
+use quorate_query::value::measure;
+
+use super::aggregate::Reading;
+use super::insert::{check_writable, with_timestamps};
+use crate::catalog::Collection;
+use crate::dispatch::Request;
+use crate::error::{CommandError, ErrorCode};
+use crate::fields::to_raw;
+use crate::namespace::Namespace;
+use crate::replication::{Commit, takes_back};
+use crate::select::Selection;
+use crate::writer::Writer;
+
+/// How the names of collections begin that take the place of another once they are filled. A number in hexadecimal
+/// follows.
+const SIDE: &str = "tmp.agg_out.";
+
+/// Documents written by one hold of the write lock in `$out` and `$merge`.
+const OUTPUT_CHUNK: usize = 1000;
+
+/// The most bytes of them, beside the last document.
+const OUTPUT_BYTES: usize = 4 * 1024 * 1024;
+
+/// Where the documents of `$out` and `$merge` go.
+pub(super) struct Sink<'a, 'r> {
+    pub(super) request: &'a Request<'r>,
+    pub(super) variables: &'a Variables,
+    pub(super) reading: &'a Reading,
+    pub(super) bypass: bool,
+}
+
+impl Sink<'_, '_> {
+    pub(super) fn write(
+        &self,
+        output: &Output,
+        documents: Documents,
+    ) -> Result<Option<Commit>, CommandError> {
+        match output {
+            Output::Out { database, collection } => {
+                self.replace(&self.target(database.as_deref(), collection)?, documents)
+            }
+            Output::Merge(merge) => {
+                let target = self.target(merge.database.as_deref(), &merge.collection)?;
+                self.merge(merge, &target, documents)
+            }
+        }
+    }
+
+    fn target(&self, database: Option<&str>, name: &str) -> Result<Namespace, CommandError> {
+        let namespace = Namespace::new(database.unwrap_or(&self.request.database), name)?;
+        check_writable(&namespace)?;
+        let catalog = self.request.node.catalog();
+        if catalog.get(&namespace).is_some_and(|found| found.view.is_some()) {
+            return Err(CommandError::new(
+                ErrorCode::COMMAND_NOT_SUPPORTED_ON_VIEW,
+                format!("Namespace {namespace} is a view, not a collection"),
+            ));
+        }
+        Ok(namespace)
+    }
+
+    /// Fills a collection on the side and puts it in place of the target, so that readers see the
+    /// old documents or the new ones.
+    fn replace(
+        &self,
+        target: &Namespace,
+        documents: Documents,
+    ) -> Result<Option<Commit>, CommandError> {
+        let name = format!("{SIDE}{:016x}", self.request.node.next_seed());
+        let side = Namespace::new(&target.database, &name)?;
+        let filled = self.fill(&side, target, documents);
+        let mut writer = self.request.write();
+        let placed = filled.and_then(|seen| put_in_place(&mut writer, &side, target, &seen));
+        match (placed, writer.collection(&side)) {
+            (Err(error), Some(collection)) => {
+                // If it cannot be dropped, as by a member that is primary no longer, the next primary does that.
+                let _ = writer.drop_collection(&collection);
+                Err(error)
+            }
+            (placed, _) => placed.map(|()| writer.last_commit()),
+        }
+    }
+
+    /// Returns what the target was when this began.
+    fn fill(
+        &self,
+        side: &Namespace,
+        target: &Namespace,
+        mut documents: Documents,
+    ) -> Result<Document, CommandError> {
+        let mut writer = self.request.write();
+        let existing = writer.collection(target);
+        if existing.as_ref().is_some_and(|known| known.capped.is_some()) {
+            return Err(CommandError::new(
+                ErrorCode(17152),
+                format!("namespace '{target}' is capped so it can't be used for $out"),
+            ));
+        }
+        let options = existing.as_ref().map(|known| known.options.clone()).unwrap_or_default();
+        let mut collection = writer.create_collection(side, options)?;
+        for index in existing.iter().flat_map(|known| &known.indexes).filter(|i| !i.is_id()) {
+            writer.build_index(&mut collection, index.spec.clone(), || Ok(()))?;
+        }
+        drop(writer);
+        loop {
+            // The stream may read through the planner, never under the write lock.
+            let (chunk, _charge) = self.next_chunk("$out", &mut documents)?;
+            if chunk.is_empty() {
+                return Ok(described(existing.as_deref()));
+            }
+            let raw = chunk.iter().map(to_raw).collect::<Result<Vec<_>, _>>()?;
+            drop(chunk);
+            let mut writer = self.request.write();
+            let raw = raw.into_iter().map(|raw| with_timestamps(&mut writer, raw)).collect();
+            let results = writer.insert(&mut collection, raw, true, self.bypass)?;
+            results.into_iter().collect::<Result<(), _>>()?;
+        }
+    }
+
+    /// The documents that are written next, and what they hold of the operation's memory.
+    fn next_chunk(
+        &self,
+        stage: &str,
+        documents: &mut Documents,
+    ) -> Result<(Vec<Document>, Charge), CommandError> {
+        let mut charge = self.request.meter().charge();
+        let mut chunk = Vec::new();
+        while chunk.len() < OUTPUT_CHUNK && charge.bytes() < OUTPUT_BYTES {
+            let Some(document) = documents.next().transpose()? else { break };
+            // As it is, and as it is stored.
+            charge.grow(stage, 2 * measure(&document).bytes)?;
+            chunk.push(document);
+        }
+        Ok((chunk, charge))
+    }
+
+    fn merge(
+        &self,
+        merge: &Merge,
+        target: &Namespace,
+        mut documents: Documents,
+    ) -> Result<Option<Commit>, CommandError> {
+        let mut commit = None;
+        let mut checked = false;
+        loop {
+            let (chunk, _charge) = self.next_chunk("$merge", &mut documents)?;
+            if chunk.is_empty() && checked {
+                return Ok(commit);
+            }
+            let mut writer = self.request.write();
+            let mut collection = writer.collection_or_create(target)?;
+            if !checked {
+                check_merge_key(merge, &collection)?;
+                checked = true;
+            }
+            for document in &chunk {
+                while let Err(error) = self.merge_one(merge, &mut writer, &mut collection, document)
+                {
+                    // Once the transaction in the way has ended, another document may be there, or none.
+                    if !writer.wait_if_blocked()? {
+                        return Err(error);
+                    }
+                    collection = writer.collection_or_create(target)?;
+                }
+            }
+            commit = writer.last_commit().or(commit);
+            if chunk.is_empty() {
+                return Ok(commit);
+            }
+        }
+    }
+
+    fn merge_one(
+        &self,
+        merge: &Merge,
+        writer: &mut Writer<'_>,
+        collection: &mut Arc<Collection>,
+        document: &Document,
+    ) -> Result<(), CommandError> {
+        let mut query = Document::new();
+        for field in &merge.on {
+            let value = document.get(field).cloned().unwrap_or(Bson::Null);
+            query.insert(field, doc! { "$eq": value });
+        }
+        let selection = Selection::new(
+            Arc::clone(collection),
+            writer.view().clone(),
+            Arc::new(Matcher::parse(&query)?),
+            self.request.interrupt.clone(),
+        );
+        match selection.run()?.next().transpose()? {
+            Some(found) => {
+                if matches!(merge.when_matched, WhenMatched::Fail) {
+                    let mut error = CommandError::new(
+                        ErrorCode::DUPLICATE_KEY,
+                        "$merge failed due to a duplicate key: whenMatched is 'fail'",
+                    );
+                    let pattern = merge.on.iter().map(|field| (field.clone(), Bson::Int32(1)));
+                    error.details.insert("keyPattern", pattern.collect::<Document>());
+                    let values = merge.on.iter().map(|field| {
+                        (field.clone(), document.get(field).cloned().unwrap_or(Bson::Null))
+                    });
+                    error.details.insert("keyValue", values.collect::<Document>());
+                    return Err(error);
+                }
+                let environment: Arc<dyn Environment> = Arc::new(self.reading.clone());
+                let before = Document::try_from(&*found.document)?;
+                let after = merge.combine(&before, document, &environment, self.variables)?;
+                let Some(mut after) = after else { return Ok(()) };
+                if let Some(id) = before.get("_id") {
+                    after.insert("_id", id.clone());
+                }
+                let raw = to_raw(&after)?;
+                let (raw, told_as) = match merge.when_matched {
+                    WhenMatched::Replace => (with_timestamps(writer, raw), ToldAs::Replacement),
+                    _ => (raw, ToldAs::ShortestDifference),
+                };
+                let old = &found.document;
+                writer.replace(collection, found.record, old, raw, (&told_as).into(), self.bypass)
+            }
+            None => match merge.when_not_matched {
+                WhenNotMatched::Discard => Ok(()),
+                WhenNotMatched::Fail => Err(CommandError::new(
+                    ErrorCode(13113),
+                    "$merge could not find a matching document in the target collection",
+                )),
+                WhenNotMatched::Insert => {
+                    let raw = to_raw(document)?;
+                    // The others are updates that insert, which leave empty timestamps as they are.
+                    let raw = match merge.when_matched {
+                        WhenMatched::Fail | WhenMatched::Replace => with_timestamps(writer, raw),
+                        _ => raw,
+                    };
+                    writer.without_waiting(|writer| {
+                        let results = writer.insert(collection, vec![raw], true, self.bypass)?;
+                        results.into_iter().collect()
+                    })
+                }
+            },
+        }
+    }
+}
+
+/// The fields of `on` must be those of a unique index, so that at most one document is met.
+fn check_merge_key(merge: &Merge, collection: &Collection) -> Result<(), CommandError> {
+    let covered = collection.indexes.iter().any(|index| {
+        let names: Vec<_> = index.paths.iter().map(|path| path.as_str()).collect();
+        index.unique
+            && index.partial.is_none()
+            && names.len() == merge.on.len()
+            && merge.on.iter().all(|field| names.contains(&field.as_str()))
+    });
+    if covered {
+        return Ok(());
+    }
+    Err(CommandError::new(
+        ErrorCode(51183),
+        "Cannot find index to verify that join fields will be unique",
+    ))
+}
+
+/// Puts a collection in place of the target, which is as it was.
+fn put_in_place(
+    writer: &mut Writer<'_>,
+    side: &Namespace,
+    target: &Namespace,
+    seen: &Document,
+) -> Result<(), CommandError> {
+    let current = writer.unused_collection(target)?;
+    if described(current.as_deref()) != *seen {
+        return Err(CommandError::new(
+            ErrorCode(28768),
+            format!(
+                "options or indexes of the target collection {target} changed while $out was running; run it again"
+            ),
+        ));
+    }
+    let filled = writer.collection(side).ok_or_else(|| {
+        CommandError::new(
+            ErrorCode::NAMESPACE_NOT_FOUND,
+            format!("{side}, which $out filled, was dropped; run it again"),
+        )
+    })?;
+    writer.rename_collection(&filled, target)
+}
+
+fn described(collection: Option<&Collection>) -> Document {
+    collection.map(takes_back::description).unwrap_or_default()
+}
+
+impl Writer<'_> {
+    /// Drops what `$out` left behind when its process ended, or its primary stepped down.
+    pub(crate) fn drop_side_collections(&mut self) -> Result<(), CommandError> {
+        let is_number =
+            |rest: &str| rest.len() == 16 && rest.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let is_side = |known: &&Arc<Collection>| {
+            known.namespace.collection.strip_prefix(SIDE).is_some_and(is_number)
+        };
+        let catalog = self.node().catalog();
+        for collection in catalog.collections().filter(is_side) {
+            self.drop_collection(collection)?;
+        }
+        Ok(())
+    }
+}

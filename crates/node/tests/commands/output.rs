@@ -1,0 +1,67 @@
+//! `$out` and `$merge`.
+
+use std::thread;
+
+use bson::{Document, doc};
+use quorate_storage::{ModelStore, Store};
+
+use super::support::Member;
+
+fn out(from: &str, to: &str) -> Document {
+    doc! {"aggregate": from, "pipeline": [{"$out": to}], "cursor": {}}
+}
+
+#[test]
+fn out_leaves_capped_collections_alone() {
+    let member = Member::new();
+    member.insert("c", vec![doc! {"_id": 1}]);
+    member.ok(doc! {"create": "capped", "capped": true, "size": 4096});
+    assert_eq!(member.code(out("c", "capped")), 17152);
+    assert_eq!(member.ids(doc! {"find": "capped"}), [] as [i32; 0]);
+}
+
+/// An index that is made while `$out` runs is there afterwards, or `$out` says that it could not replace the collection.
+#[test]
+fn out_loses_no_index_that_is_made_meanwhile() {
+    let member = Member::new();
+    member.insert("c", (0..20_000).map(|n| doc! {"_id": n}).collect());
+    member.insert("target", vec![doc! {"_id": 1, "u": 1}]);
+    let reply = thread::scope(|threads| {
+        let running = threads.spawn(|| member.run(out("c", "target")));
+        let names =
+            || member.ok(doc! {"listCollections": 1, "filter": {"name": {"$regex": "^tmp"}}});
+        let is_filling = || {
+            let listed = names();
+            let cursor = listed.get_document("cursor").unwrap();
+            !cursor.get_array("firstBatch").unwrap().is_empty()
+        };
+        while !is_filling() && !running.is_finished() {
+            thread::yield_now();
+        }
+        let index = doc! {"key": {"u": 1}, "name": "u_1"};
+        member.ok(doc! {"createIndexes": "target", "indexes": [index]});
+        running.join().unwrap()
+    });
+    let indexes = member.drain(member.ok(doc! {"listIndexes": "target"}), "target");
+    assert_eq!(indexes.len(), 2, "{indexes:?} after {reply}");
+    match reply.get_i32("code") {
+        Ok(code) => assert_eq!((code, member.ids(doc! {"find": "target"})), (28768, vec![1])),
+        Err(_) => assert_eq!(member.ids(doc! {"find": "target"}).len(), 20_000),
+    }
+    let listed = member.drain(member.ok(doc! {"listCollections": 1}), "$cmd.listCollections");
+    assert_eq!(listed.len(), 2, "{listed:?}");
+}
+
+/// A process that ends while `$out` runs leaves a collection behind, which goes when the next one begins.
+#[test]
+fn what_out_left_behind_goes() {
+    let member = Member::new();
+    let names = ["tmp.agg_out.0123456789abcdef", "tmp.agg_out.mine"];
+    names.iter().for_each(|name| member.insert(name, vec![doc! {"_id": 1}]));
+    let all = member.store.last_committed().as_u64();
+    let store: ModelStore = member.store.crash_after(all);
+    let again = Member::over(store);
+    let listed = again.drain(again.ok(doc! {"listCollections": 1}), "$cmd.listCollections");
+    let left: Vec<_> = listed.iter().map(|known| known.get_str("name").unwrap()).collect();
+    assert_eq!(left, ["tmp.agg_out.mine"]);
+}
