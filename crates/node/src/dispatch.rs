@@ -24,7 +24,7 @@ use crate::replication::{Commit, check_role};
 use crate::sessions::SessionId;
 use crate::transactions::{self, Body, Numbered, made_up_collection};
 use crate::users::{EXTERNAL, check_access, session_owner};
-use crate::writer::{RetryableWrite, Writer};
+use crate::writer::{RetryableWrite, Totals, Writer};
 
 /// A command that has passed the common checks.
 pub(crate) struct Request<'a> {
@@ -85,6 +85,11 @@ impl Request<'_> {
         let mut writer = self.node.write_in(self.transaction.as_ref(), self.context.now);
         writer.work_for(&self.context.interrupt);
         writer
+    }
+
+    /// How much a collection holds.
+    pub(crate) fn totals(&self, collection: &Collection) -> Result<Totals, CommandError> {
+        self.node.totals(collection, &self.interrupt, self.context.now)
     }
 
     /// All is written. A statement of a transaction that succeeded ends while it holds the write lock.

@@ -12,6 +12,7 @@ mod check;
 mod lock;
 mod oplog;
 mod retry;
+mod totals;
 mod unique;
 
 use std::cell::OnceCell;
@@ -33,6 +34,7 @@ pub(crate) use self::oplog::{
 };
 use self::retry::Retry;
 pub(crate) use self::retry::RetryableWrite;
+pub(crate) use self::totals::{Growth, Totals};
 use crate::catalog::{Collection, Ident};
 use crate::context::{Interrupt, Now};
 use crate::error::CommandError;
@@ -83,15 +85,10 @@ impl WriterState {
 struct CollectionState {
     next_record: Option<RecordId>,
     totals: Option<Totals>,
+    /// By how much it has grown since the start.
+    grown: Growth,
     /// How often documents were changed since the start.
     changes: u64,
-}
-
-/// How much a collection holds.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Totals {
-    pub(crate) documents: u64,
-    pub(crate) bytes: u64,
 }
 
 /// The holder of the write lock.
@@ -507,32 +504,6 @@ impl<'n> Writer<'n> {
         Ok(())
     }
 
-    /// How much the collection holds, if that was counted before.
-    pub(crate) fn known_totals(&self, collection: &Collection) -> Option<Totals> {
-        self.state.collections.get(&collection.ident)?.totals
-    }
-
-    /// How much the collection holds. The first call after a start looks at every record, but for
-    /// those of the history.
-    pub(crate) fn totals(&mut self, collection: &Collection) -> Result<Totals, CommandError> {
-        if let Some(totals) = self.known_totals(collection) {
-            return Ok(totals);
-        }
-        let mut totals = Totals::default();
-        if self.view().keyspaces.history == Some(collection.ident) {
-            let log = self.view().snapshot.log_totals(self.view().keyspaces.oplog)?;
-            totals = Totals { documents: log.entries, bytes: log.bytes };
-        } else {
-            for pair in self.view().scan_records(collection.ident, Direction::Forward)? {
-                let (_, value) = pair?;
-                totals.documents += 1;
-                totals.bytes += value.len() as u64;
-            }
-        }
-        self.state.collections.entry(collection.ident).or_default().totals = Some(totals);
-        Ok(totals)
-    }
-
     pub(crate) fn commit(&mut self, mut batch: Batch) -> Result<(), CommandError> {
         if batch.is_empty() {
             return Ok(());
@@ -659,10 +630,8 @@ impl<'n> Writer<'n> {
             batch.trim_log(self.node.keyspaces().oplog, below);
         }
         self.commit(batch)?;
-        self.adjust_totals(oplog.ident, |totals| {
-            totals.documents = totals.documents.saturating_sub(removed.documents);
-            totals.bytes = totals.bytes.saturating_sub(removed.bytes);
-        });
+        let gone = Growth { documents: removed.documents as i64, bytes: removed.bytes as i64 };
+        self.adjust_totals(oplog.ident, Growth::default().without(gone));
         Ok(excess > 0)
     }
 
@@ -722,25 +691,6 @@ impl<'n> Writer<'n> {
     fn advance_record(&mut self, collection: &Collection, used: RecordId) {
         let state = self.state.collections.entry(collection.ident).or_default();
         state.next_record = Some(RecordId(used.0 + 1));
-    }
-
-    /// A collection grows by so many documents and bytes, at once or when the stage is committed.
-    pub(crate) fn grow_totals(&mut self, ident: Ident, documents: i64, bytes: i64) {
-        if self.stage_growth(ident, documents, bytes) {
-            return;
-        }
-        self.adjust_totals(ident, |totals| {
-            totals.documents = totals.documents.saturating_add_signed(documents);
-            totals.bytes = totals.bytes.saturating_add_signed(bytes);
-        });
-    }
-
-    pub(crate) fn adjust_totals(&mut self, ident: Ident, adjust: impl FnOnce(&mut Totals)) {
-        let state = self.state.collections.entry(ident).or_default();
-        state.changes += 1;
-        if let Some(totals) = &mut state.totals {
-            adjust(totals);
-        }
     }
 
     /// The document with an `_id` as its first field, made up if there is none.

@@ -476,3 +476,27 @@ fn history(member: &Member, filter: Document) -> Vec<Document> {
     };
     member.drain(member.ok(find), "oplog.rs")
 }
+
+/// After a start a member does not know how many documents a collection has. The first command that asks has them counted,
+/// and writes go on meanwhile.
+#[test]
+fn writes_go_on_while_documents_are_counted_and_are_counted_too() {
+    for command in [
+        doc! {"count": "c"},
+        doc! {"collStats": "c"},
+        doc! {"dbStats": 1},
+        doc! {"listDatabases": 1, "$db": "admin"},
+        doc! {"validate": "c"},
+    ] {
+        let held = Held::new();
+        let reply = held.during_a_search(command.clone(), |member| {
+            member.insert("c", vec![doc! {"_id": -1}]);
+            held.delete(doc! {"_id": {"$lt": 2}});
+        });
+        assert_eq!(reply.get_f64("ok").unwrap(), 1.0, "{reply}");
+        let member = &held.member;
+        let counted = member.ok(doc! {"count": "c"});
+        assert_eq!(counted.get_i32("n").unwrap(), DOCUMENTS - 2, "{command}");
+        member.validate("c");
+    }
+}

@@ -1,9 +1,11 @@
 //! `createIndexes`, `listIndexes` and `dropIndexes`.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bson::{Bson, Document, doc};
 use quorate_query::matcher::Matcher;
+use quorate_query::value::{equal, is_truthy};
 
 use super::common::{WriteConcern, check_uuid, open_list};
 use super::create::not_found;
@@ -283,6 +285,18 @@ fn plain(direction: &Bson) -> String {
     }
 }
 
+/// The options of an index that make it what it is. One that is off is as if it were absent, and whether queries pass the
+/// index over can be changed at any time.
+fn meant(spec: &Document) -> Bson {
+    let is_meant = |(name, value): &(&String, &Bson)| match name.as_str() {
+        "v" | "ns" | "key" | "name" | "background" | "hidden" => false,
+        "unique" | "sparse" => is_truthy(*value),
+        _ => true,
+    };
+    let options: BTreeMap<&String, &Bson> = spec.iter().filter(is_meant).collect();
+    Bson::Document(options.into_iter().map(|(name, value)| (name.clone(), value.clone())).collect())
+}
+
 /// Whether this very index exists; an error if one that contradicts it does.
 fn already_there(collection: &Collection, spec: &Document) -> Result<bool, CommandError> {
     let name = spec.get_str("name").unwrap_or("");
@@ -290,16 +304,9 @@ fn already_there(collection: &Collection, spec: &Document) -> Result<bool, Comma
     if same_key(&key, &doc! { "_id": 1 }) {
         return Ok(true);
     }
-    let options = |spec: &Document| {
-        let mut options = spec.clone();
-        for shared in ["v", "key", "name", "background"] {
-            options.remove(shared);
-        }
-        options
-    };
     for index in &collection.indexes {
         let (same_name, same_fields) = (index.name == name, same_key(&index.key(), &key));
-        let same_options = options(&index.spec) == options(spec);
+        let same_options = equal(&meant(&index.spec), &meant(spec));
         match (same_name, same_fields) {
             (true, true) if same_options => return Ok(true),
             (true, false) => {

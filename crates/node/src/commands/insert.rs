@@ -33,6 +33,10 @@ pub(super) fn insert(request: &Request<'_>, mut command: Command) -> Result<Outc
     let keep_timestamps = fields.flag(KEEP_EMPTY_TIMESTAMPS)?;
     let concern = WriteConcern::parse(&command)?;
 
+    if let Some(capped) = request.node.catalog().get(&namespace).filter(|it| it.capped.is_some()) {
+        // Once they are counted the write lock is not held for that.
+        request.totals(capped)?;
+    }
     let mut writer = request.write();
     writer.begin_retryable(request.retryable.as_ref())?;
     let retried = retried_statements(&writer, documents.len());

@@ -41,7 +41,7 @@ pub(super) fn list_databases(
         if !names_only {
             let mut size = 0;
             for collection in &collections {
-                size += request.node.write(request.context.now).totals(collection)?.bytes;
+                size += request.totals(collection)?.bytes;
             }
             total += size;
             description.insert("sizeOnDisk", size as i64);

@@ -25,6 +25,9 @@ use crate::writer::{Totals, index_keys_of};
 /// Problems that `validate` lists before it only counts them.
 const MAX_LISTED_PROBLEMS: usize = 100;
 
+/// Entries of an index that are read between two looks at whether the command should end.
+const ENTRIES_BETWEEN_LOOKS: usize = 1_000;
+
 pub(super) fn server_status(request: &Request<'_>, _: Command) -> Result<Outcome, CommandError> {
     let (now, started) = (request.context.now, request.node.started());
     let uptime = now.monotonic.since(started.monotonic);
@@ -142,7 +145,7 @@ pub(super) fn collection_statistics(
             "ok": 1.0,
         });
     };
-    let totals = request.node.write(request.context.now).totals(&collection)?;
+    let totals = request.totals(&collection)?;
     let mut answer = doc! { "ns": namespace.to_string() };
     answer.extend(figures(request, &collection, totals, scale)?);
     answer.insert("ok", 1.0);
@@ -154,7 +157,7 @@ pub(super) fn stage_figures(
     request: &Request<'_>,
     collection: &Collection,
 ) -> Result<Document, CommandError> {
-    let totals = request.node.write(request.context.now).totals(collection)?;
+    let totals = request.totals(collection)?;
     Ok(doc! {
         "ns": collection.namespace.to_string(),
         "host": &request.node.options().host,
@@ -170,11 +173,10 @@ fn figures(
     totals: Totals,
     scale: i64,
 ) -> Result<Document, CommandError> {
-    let view = request.node.view();
     let mut sizes = Document::new();
     let mut index_bytes = 0;
     for index in &collection.indexes {
-        let bytes = index_size(&view, index.ident.prefix())?;
+        let bytes = index_size(request, index.ident.prefix())?;
         index_bytes += bytes;
         sizes.insert(&index.name, bytes / scale);
     }
@@ -200,11 +202,16 @@ fn figures(
     Ok(figures)
 }
 
-fn index_size(view: &View, prefix: [u8; 8]) -> Result<i64, CommandError> {
-    let mut bytes = 0;
-    for pair in view.scan_index(KeyRange::prefix(&prefix), Direction::Forward)? {
+/// The bytes of an index, all of which is read.
+fn index_size(request: &Request<'_>, prefix: [u8; 8]) -> Result<i64, CommandError> {
+    let (view, mut bytes) = (request.node.view(), 0);
+    let entries = view.scan_index(KeyRange::prefix(&prefix), Direction::Forward)?;
+    for (place, pair) in entries.enumerate() {
         let (key, value) = pair?;
         bytes += (key.len() + value.len()) as i64;
+        if place % ENTRIES_BETWEEN_LOOKS == 0 {
+            request.interrupt.check()?;
+        }
     }
     Ok(bytes)
 }
@@ -231,12 +238,12 @@ pub(super) fn database_statistics(
             continue;
         }
         collections += 1;
-        let own = request.node.write(request.context.now).totals(collection)?;
+        let own = request.totals(collection)?;
         totals.documents += own.documents;
         totals.bytes += own.bytes;
         indexes += collection.indexes.len() as i32;
         for index in &collection.indexes {
-            index_bytes += index_size(&request.node.view(), index.ident.prefix())?;
+            index_bytes += index_size(request, index.ident.prefix())?;
         }
     }
     let bytes = totals.bytes as i64;
@@ -265,6 +272,9 @@ pub(super) fn validate(request: &Request<'_>, command: Command) -> Result<Outcom
             ErrorCode::COMMAND_NOT_SUPPORTED,
             "validate with background and full is not supported; leave one of them out",
         ));
+    }
+    if let Some(collection) = request.node.catalog().get(&namespace) {
+        request.totals(collection)?;
     }
     // No writer commits meanwhile: documents, entries and totals are of one moment.
     let mut writer = request.node.write(request.context.now);

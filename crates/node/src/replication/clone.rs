@@ -17,7 +17,7 @@ use crate::context::Now;
 use crate::error::{CommandError, ErrorCode};
 use crate::namespace::Namespace;
 use crate::node::Node;
-use crate::writer::{Totals, Writer};
+use crate::writer::Writer;
 
 /// Keys removed in one batch.
 const WIPE_STEP: usize = 10_000;
@@ -52,7 +52,7 @@ impl Node {
         replication.trimmed.forget();
         guard(&replication.deferred_indexes).clear();
         guard(&replication.partial_copies).clear();
-        writer.adjust_totals(replication.oplog, |totals| *totals = Totals::default());
+        writer.forget_totals(replication.oplog);
         let (committed, _) = self.durability();
         self.sync_through(committed)?;
         replication.end_cut(OpTimeAndWallTime::default(), None);

@@ -18,7 +18,7 @@ use crate::change_stream::keeps_images;
 use crate::error::CommandError;
 use crate::moments::Moment;
 use crate::records::EMPTY_DOCUMENT;
-use crate::writer::{Entry, Operation, Totals, Writer};
+use crate::writer::{Entry, Growth, Operation, Writer};
 
 /// A commit: its sequence, for durability, and its optime, for write concerns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -141,13 +141,10 @@ impl Writer<'_> {
         {
             self.keep_image(batch, collection, before, position, 0);
         }
-        let size = entry.as_bytes().len() as u64;
+        let size = entry.as_bytes().len() as i64;
         let entry = Bytes::from(entry.into_bytes());
         batch.append_to_log(self.node.keyspaces().oplog, timestamp.as_u64(), entry.clone());
-        self.adjust_totals(oplog, |totals: &mut Totals| {
-            totals.documents += 1;
-            totals.bytes += size;
-        });
+        self.adjust_totals(oplog, Growth { documents: 1, bytes: size });
         self.log_state.pending.push((position, entry));
     }
 

@@ -366,3 +366,29 @@ fn documents_outside_a_partial_index_do_not_expire() {
     assert_eq!(member.ids(doc! {"find": "c"}), [2, 3]);
     member.validate("c");
 }
+
+#[test]
+fn an_index_may_be_asked_for_again_in_other_words() {
+    let member = Member::new();
+    let ask = |options: Document| {
+        let mut index = doc! {"key": {"a": 1}, "name": "a_1"};
+        index.extend(options);
+        doc! {"createIndexes": "c", "indexes": [index]}
+    };
+    member.ok(ask(doc! {"unique": false, "expireAfterSeconds": 60}));
+    for same in [
+        doc! {"expireAfterSeconds": 60},
+        doc! {"expireAfterSeconds": 60.0, "sparse": false, "background": true},
+        doc! {"expireAfterSeconds": 60_i64, "hidden": true},
+    ] {
+        let reply = member.ok(ask(same));
+        assert_eq!(reply.get_i32("numIndexesAfter").unwrap(), 2, "{reply}");
+    }
+    member.ok(doc! {"collMod": "c", "index": {"name": "a_1", "hidden": true}});
+    member.ok(ask(doc! {"expireAfterSeconds": 60}));
+    for other in
+        [doc! {}, doc! {"expireAfterSeconds": 61}, doc! {"expireAfterSeconds": 60, "unique": true}]
+    {
+        assert_eq!(member.code(ask(other)), 85);
+    }
+}

@@ -534,6 +534,35 @@ impl Model {
         }
     }
 
+    fn hide(&mut self, collection: usize, index: Index, hidden: bool) -> bool {
+        let known = self.collections.get_mut(&collection);
+        let Some(known) = known.filter(|known| known.indexes.contains(&index)) else {
+            return false;
+        };
+        known.described = self.clock;
+        match hidden {
+            true => known.hidden.insert(index),
+            false => known.hidden.remove(&index),
+        };
+        true
+    }
+
+    /// Documents take the place of those of another collection.
+    fn replace(&mut self, collection: usize, filter: &Filter, to: usize) -> bool {
+        let found = self.found(collection, filter);
+        let target = self.collections.get(&to).cloned().unwrap_or_default();
+        if target.capped.is_some() {
+            return false;
+        }
+        let documents = found.into_iter().map(|document| (id_of(&document), document)).collect();
+        let new = Collection { documents, described: self.clock, ..target };
+        let is_sound = new.is_sound();
+        if is_sound {
+            self.collections.insert(to, new);
+        }
+        is_sound
+    }
+
     /// The description of collections changes here, if it may. None if either answer is right.
     pub(crate) fn describe(&mut self, collection: usize, change: &Catalog) -> Option<bool> {
         self.clock += 1;
@@ -581,32 +610,8 @@ impl Model {
                 known.hidden.remove(index);
                 Some(known.indexes.remove(index))
             }
-            Catalog::Hide { index, hidden } => {
-                let known = self.collections.get_mut(&collection);
-                let Some(known) = known.filter(|known| known.indexes.contains(index)) else {
-                    return Some(false);
-                };
-                known.described = clock;
-                match hidden {
-                    true => known.hidden.insert(*index),
-                    false => known.hidden.remove(index),
-                };
-                Some(true)
-            }
-            Catalog::Out { filter, to } => {
-                let found = self.found(collection, filter);
-                let target = self.collections.get(to).cloned().unwrap_or_default();
-                if target.capped.is_some() {
-                    return Some(false);
-                }
-                let documents = found.into_iter().map(|document| (id_of(&document), document));
-                let new = Collection { documents: documents.collect(), described: clock, ..target };
-                if !new.is_sound() {
-                    return Some(false);
-                }
-                self.collections.insert(*to, new);
-                Some(true)
-            }
+            Catalog::Hide { index, hidden } => Some(self.hide(collection, *index, *hidden)),
+            Catalog::Out { filter, to } => Some(self.replace(collection, filter, *to)),
             Catalog::DropDatabase => {
                 self.collections.clear();
                 Some(true)
