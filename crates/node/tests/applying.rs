@@ -475,3 +475,22 @@ fn a_copied_capped_collection_keeps_its_order() {
     assert_eq!(to.ids(doc! {"find": "a"}), [0, 1]);
     to.validate("a");
 }
+
+/// Unique indexes are built at the end of a copy, as they are then.
+#[test]
+fn a_copied_unique_index_is_as_it_was_changed_meanwhile() {
+    let from = primary();
+    let index = doc! {"key": {"t": 1}, "name": "t", "unique": true, "expireAfterSeconds": 60};
+    from.ok(doc! {"createIndexes": "a", "indexes": [index]});
+    let begin = entries(&from).len();
+    let to = copy_of(&from, &["a"]);
+    from.ok(doc! {"collMod": "a", "index": {"name": "t", "expireAfterSeconds": 6_000}});
+    let last = to.node.apply_cloned(entries(&from).split_off(begin), now()).unwrap();
+    to.node.finish_clone(last, now()).unwrap();
+    let indexes = |member: &Member| {
+        let list = doc! {"listIndexes": "a", "$readPreference": {"mode": "nearest"}};
+        member.drain(member.ok(list), "a")
+    };
+    assert_eq!(indexes(&to), indexes(&from));
+    assert_eq!(indexes(&to)[1].get_i32("expireAfterSeconds").unwrap(), 6_000);
+}

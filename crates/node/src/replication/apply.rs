@@ -340,6 +340,7 @@ impl Writer<'_> {
             }
             "collMod" => {
                 let altered = altered(&collection, &rest)?;
+                self.alter_deferred_indexes(&collection, &rest);
                 self.alter_collection(altered, Some(command)).map(drop)
             }
             "createIndexes" => {

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use bson::{Binary, Document, RawDocumentBuf};
+use bson::{Binary, Bson, Document, RawDocumentBuf};
 use quorate_protocol::OpTimeAndWallTime;
 use quorate_storage::{Batch, Direction, KeyRange, KeyspaceId};
 
@@ -302,6 +302,22 @@ impl Writer<'_> {
             *uuid != collection.uuid || spec.get_str("name").ok() != Some(name)
         });
         deferred.len() < before
+    }
+
+    /// The description of a collection changes: indexes that were put off are built as it says.
+    pub(super) fn alter_deferred_indexes(&mut self, collection: &Collection, change: &Document) {
+        let Some(replication) = self.node().replication() else { return };
+        let name_of = |spec: &Document| spec.get_str("name").unwrap_or_default().to_owned();
+        let specs = change.get_array("indexes").map(Vec::as_slice).unwrap_or_default();
+        for spec in specs.iter().filter_map(Bson::as_document) {
+            let mut deferred = guard(&replication.deferred_indexes);
+            let is_meant = |(uuid, known): &&mut (Binary, Document)| {
+                *uuid == collection.uuid && name_of(known) == name_of(spec)
+            };
+            if let Some((_, known)) = deferred.iter_mut().find(is_meant) {
+                known.clone_from(spec);
+            }
+        }
     }
 
     fn build_deferred_indexes(&mut self) -> Result<(), CommandError> {
