@@ -492,5 +492,5 @@ fn a_copied_unique_index_is_as_it_was_changed_meanwhile() {
         member.drain(member.ok(list), "a")
     };
     assert_eq!(indexes(&to), indexes(&from));
-    assert_eq!(indexes(&to)[1].get_i32("expireAfterSeconds").unwrap(), 6_000);
+    assert_eq!(indexes(&to)[1].get_i64("expireAfterSeconds").unwrap(), 6_000);
 }
