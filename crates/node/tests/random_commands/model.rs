@@ -409,6 +409,29 @@ impl Model {
         }
     }
 
+    /// Documents go that are older than an index says.
+    pub(crate) fn expire(&mut self, now: bson::DateTime) -> Effects {
+        let mut effects = Effects::default();
+        let mut old = Vec::new();
+        for (collection, known) in &self.collections {
+            let expires = known.indexes.iter().filter_map(|index| index.expires).next();
+            let Some(life) = expires else { continue };
+            let is_old = |document: &Document| {
+                let date = document.get_datetime("t");
+                date.is_ok_and(|date| {
+                    date.timestamp_millis() + life * 1_000 <= now.timestamp_millis()
+                })
+            };
+            let found = known.documents.iter().filter(|(_, document)| is_old(document));
+            old.extend(found.map(|(id, _)| (*collection, *id)));
+        }
+        for place in old {
+            self.put(&mut effects, place, None);
+        }
+        self.note(&effects);
+        effects
+    }
+
     /// Documents are merged into another collection.
     pub(crate) fn merge(
         &mut self,

@@ -6,14 +6,15 @@ use std::sync::Arc;
 
 use bson::spec::BinarySubtype;
 use bson::{Binary, Bson, Document, doc};
-use quorate_protocol::{MemberState, OpTimeAndWallTime, Term};
+use quorate_node::Now;
+use quorate_protocol::{MemberState, OpTimeAndWallTime, Term, WallTime};
 use quorate_replication::NoopReason;
 use quorate_storage::{ModelStore, Store};
 
 use crate::members::Copying;
 use crate::model::{Claim, Collection, Effects, Model, Place, Told};
 use crate::steps::{
-    COLLECTIONS, Catalog, Filter, INDEXES, Index, Read, SESSIONS, Step, Write, name_of,
+    COLLECTIONS, Catalog, Filter, INDEXES, Index, Read, SESSIONS, Step, Write, date, name_of,
 };
 use crate::support::set::{OPLOG_BYTES, position, show};
 use crate::support::{Member, now};
@@ -248,6 +249,7 @@ impl Run {
                 }
             },
             Step::Sync => sync(&self.member),
+            Step::Expire { lives } => self.expire(*lives),
             Step::Crash { kept } => {
                 self.copying = None;
                 self.crash(*kept)
@@ -405,6 +407,21 @@ impl Run {
             return Err(format!("{command}\n  answered {reply}\n  expected {expected:?}"));
         }
         self.record(Effects::default(), None);
+        Ok(())
+    }
+
+    fn expire(&mut self, lives: i64) -> Verdict {
+        if self.sessions.iter().any(|session| session.open.is_some()) {
+            return self.skip();
+        }
+        let effects = self.model.expire(date(lives));
+        let wall = WallTime(date(lives).timestamp_millis());
+        let removed = self.member.node.remove_expired(Now { wall, ..now() });
+        let removed = removed.map_err(|error| error.to_string())?;
+        if removed != effects.modified.len() as u64 {
+            return Err(format!("{removed} documents expire\n  expected {:?}", effects.modified));
+        }
+        self.record(effects, None);
         Ok(())
     }
 

@@ -7,6 +7,8 @@
 use bson::{Bson, Document, doc};
 use quorate_replication::SeededRandom;
 
+use crate::support::now;
+
 /// Few of each, so that steps meet.
 pub(crate) const COLLECTIONS: u64 = 3;
 const IDS: u64 = 8;
@@ -16,6 +18,15 @@ const UNIQUE_VALUES: u64 = 8;
 pub(crate) const SESSIONS: u64 = 2;
 /// The most statements of a command, and documents of an insert.
 const MAX_STATEMENTS: u64 = 3;
+
+/// How long documents with a date live, in seconds, and the dates that they have.
+pub(crate) const LIFE: i64 = 100;
+const DATES: u64 = 5;
+
+/// The date so many lives after the members' present.
+pub(crate) fn date(lives: i64) -> bson::DateTime {
+    bson::DateTime::from_millis(now().wall.as_millis() + lives * LIFE * 1_000)
+}
 
 /// Limits of capped collections: the documents, and more bytes than those have.
 const MAX_CAPPED: u64 = 4;
@@ -270,14 +281,17 @@ pub(crate) struct Index {
     pub(crate) name: &'static str,
     pub(crate) fields: &'static [(&'static str, i32)],
     pub(crate) unique: bool,
+    /// Documents go so many seconds after the date in its field.
+    pub(crate) expires: Option<i64>,
 }
 
-pub(crate) const INDEXES: [Index; 5] = [
-    Index { name: "u", fields: &[("u", 1)], unique: true },
-    Index { name: "au", fields: &[("a", 1), ("u", -1)], unique: true },
-    Index { name: "a", fields: &[("a", 1)], unique: false },
-    Index { name: "b", fields: &[("b", 1)], unique: false },
-    Index { name: "ab", fields: &[("a", -1), ("b", 1)], unique: false },
+pub(crate) const INDEXES: [Index; 6] = [
+    Index { name: "u", fields: &[("u", 1)], unique: true, expires: None },
+    Index { name: "au", fields: &[("a", 1), ("u", -1)], unique: true, expires: None },
+    Index { name: "a", fields: &[("a", 1)], unique: false, expires: None },
+    Index { name: "b", fields: &[("b", 1)], unique: false, expires: None },
+    Index { name: "t", fields: &[("t", 1)], unique: false, expires: Some(LIFE) },
+    Index { name: "ab", fields: &[("a", -1), ("b", 1)], unique: false, expires: None },
 ];
 
 #[derive(Clone, Debug, PartialEq)]
@@ -326,9 +340,14 @@ impl Catalog {
                 let fields = index.fields.iter();
                 let key: Document =
                     fields.map(|(field, way)| ((*field).to_owned(), Bson::Int32(*way))).collect();
-                doc! { "createIndexes": name, "indexes": [
-                    { "key": key, "name": index.name, "unique": index.unique },
-                ] }
+                let mut spec = doc! { "key": key, "name": index.name, "unique": index.unique };
+                spec.extend(
+                    index
+                        .expires
+                        .map(|seconds| doc! { "expireAfterSeconds": seconds })
+                        .unwrap_or_default(),
+                );
+                doc! { "createIndexes": name, "indexes": [spec] }
             }
             Self::DropIndex(index) => doc! { "dropIndexes": name, "index": index.name },
             Self::Hide { index, hidden } => doc! {
@@ -415,6 +434,10 @@ pub(crate) enum Step {
         collection: usize,
         skipped: u64,
     },
+    /// Documents go that have lived so many lives.
+    Expire {
+        lives: i64,
+    },
     /// The process ends; so many thousandths of the commits that were not synced survive.
     Crash {
         kept: u64,
@@ -449,7 +472,7 @@ impl Generator {
 
     fn step(&mut self) -> Step {
         let (collection, session) = (self.collection(), self.session());
-        match self.random.below(108) {
+        match self.random.below(109) {
             0..30 => {
                 let write = self.write();
                 let retryable = write.may_be_repeated() && self.random.chance(50);
@@ -468,7 +491,8 @@ impl Generator {
             }
             49..56 | 88..92 => Step::Copy { collections: self.random.below(4) },
             96 => Step::RollBack { kept: self.random.below(1_000) },
-            106.. => {
+            108.. => Step::Expire { lives: self.random.below(DATES + 2) as i64 },
+            106 | 107 => {
                 let matched = ["replace", "merge", "keepExisting"][self.random.below(3) as usize];
                 Step::Merge { collection, filter: self.filter(), to: self.collection(), matched }
             }
@@ -544,6 +568,9 @@ impl Generator {
                 let value = self.value(field);
                 content.insert(field, value);
             }
+        }
+        if self.random.chance(30) {
+            content.insert("t", date(self.random.below(DATES) as i64));
         }
         if content.is_empty() {
             doc! { "c": 1 }
