@@ -226,6 +226,9 @@ impl Sink<'_, '_> {
                     _ => (raw, ToldAs::ShortestDifference),
                 };
                 let old = &found.document;
+                if raw.as_bytes() == old.as_bytes() {
+                    return Ok(());
+                }
                 writer.replace(collection, found.record, old, raw, (&told_as).into(), self.bypass)
             }
             None => match merge.when_not_matched {

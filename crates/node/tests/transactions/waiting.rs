@@ -292,3 +292,20 @@ fn a_rename_waits_for_transactions_on_both_sides() {
     assert_eq!(find(&member, "d"), [doc! { "_id": 1, "x": 1 }]);
     check_follower(&member);
 }
+
+/// A document that stays the same is not written, so no transaction conflicts with that.
+#[test]
+fn merge_writes_only_what_changes() {
+    let member = primary();
+    insert(&member, "from", vec![doc! { "_id": 1, "x": 1 }]);
+    insert(&member, "c", vec![doc! { "_id": 1, "x": 1 }]);
+    let mut session = Session::start(&member, 1, 1);
+    assert_eq!(session.values("c", doc! {}).len(), 1);
+    for matched in ["replace", "merge", "keepExisting"] {
+        let merge = doc! { "$merge": { "into": "c", "whenMatched": matched } };
+        plain(&member, doc! { "aggregate": "from", "pipeline": [merge], "cursor": {} });
+    }
+    session.ok(update(1, doc! { "$set": { "x": 2 } }));
+    session.commit();
+    assert_eq!(find(&member, "c"), [doc! { "_id": 1, "x": 2 }]);
+}
