@@ -395,8 +395,8 @@ impl Run {
         {
             return self.skip();
         }
-        if matches!(change, Catalog::Out { .. } | Catalog::DropDatabase) {
-            // These end streams, or show the collection that takes the place of another.
+        if matches!(change, Catalog::DropDatabase) {
+            // It ends streams.
             self.watching = None;
         }
         let expected = self.model.describe(collection, change);

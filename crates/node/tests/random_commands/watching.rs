@@ -258,10 +258,15 @@ fn apply(rebuilt: &mut BTreeMap<String, Rebuilt>, event: &Document) -> Verdict {
     let kind = kind_of(event);
     let name = event.get_document("ns").and_then(|ns| ns.get_str("coll")).map_err(text)?.to_owned();
     match kind {
-        "create" => match rebuilt.insert(name, Rebuilt::default()) {
-            Some(_) => Err("is made twice".to_owned()),
-            None => Ok(()),
-        },
+        "create" => {
+            let described = event.get_document("operationDescription").map_err(text)?;
+            let images = described.get_document("changeStreamPreAndPostImages");
+            let images = images.is_ok_and(|images| images.get_bool("enabled").unwrap_or(false));
+            match rebuilt.insert(name, Rebuilt { images, ..Rebuilt::default() }) {
+                Some(_) => Err("is made twice".to_owned()),
+                None => Ok(()),
+            }
+        }
         "drop" => rebuilt.remove(&name).map(|_| ()).ok_or("was not there".to_owned()),
         "rename" => {
             let to = event.get_document("to").and_then(|to| to.get_str("coll")).map_err(text)?;
