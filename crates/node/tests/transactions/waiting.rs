@@ -232,7 +232,7 @@ fn check_follower(member: &Member) {
     assert_eq!(support::set::hash(&follower), support::set::hash(member));
 }
 
-/// The changes of a transaction go to the collection that it saw, on every member.
+/// A transaction keeps the collection that it changed until it ends.
 #[test]
 fn out_waits_for_transactions_that_use_its_target() {
     let member = primary();
