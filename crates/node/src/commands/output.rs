@@ -201,17 +201,7 @@ impl Sink<'_, '_> {
         match selection.run()?.next().transpose()? {
             Some(found) => {
                 if matches!(merge.when_matched, WhenMatched::Fail) {
-                    let mut error = CommandError::new(
-                        ErrorCode::DUPLICATE_KEY,
-                        "$merge failed due to a duplicate key: whenMatched is 'fail'",
-                    );
-                    let pattern = merge.on.iter().map(|field| (field.clone(), Bson::Int32(1)));
-                    error.details.insert("keyPattern", pattern.collect::<Document>());
-                    let values = merge.on.iter().map(|field| {
-                        (field.clone(), document.get(field).cloned().unwrap_or(Bson::Null))
-                    });
-                    error.details.insert("keyValue", values.collect::<Document>());
-                    return Err(error);
+                    return Err(matched(merge, document));
                 }
                 let environment: Arc<dyn Environment> = Arc::new(self.reading.clone());
                 let before = Document::try_from(&*found.document)?;
@@ -252,6 +242,20 @@ impl Sink<'_, '_> {
             },
         }
     }
+}
+
+/// The refusal of a document that is there already.
+fn matched(merge: &Merge, document: &Document) -> CommandError {
+    let mut error = CommandError::new(
+        ErrorCode::DUPLICATE_KEY,
+        "$merge failed due to a duplicate key: whenMatched is 'fail'",
+    );
+    let pattern = merge.on.iter().map(|field| (field.clone(), Bson::Int32(1)));
+    error.details.insert("keyPattern", pattern.collect::<Document>());
+    let value = |field: &String| document.get(field).cloned().unwrap_or(Bson::Null);
+    let values = merge.on.iter().map(|field| (field.clone(), value(field)));
+    error.details.insert("keyValue", values.collect::<Document>());
+    error
 }
 
 /// The fields of `on` must be those of a unique index, so that at most one document is met.

@@ -13,6 +13,7 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a panic is the report")]
 
+mod describing;
 mod members;
 mod model;
 mod running;

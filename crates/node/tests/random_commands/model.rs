@@ -9,6 +9,7 @@ use crate::steps::{Catalog, Change, Delete, Filter, Index, Read, Sort, Update, W
 pub(crate) const DUPLICATE_KEY: i32 = 11000;
 const TYPE_MISMATCH: i32 = 14;
 const BAD_VALUE: i32 = 2;
+const INVALID: i32 = 121;
 
 /// A document: its collection and its `_id`.
 pub(crate) type Place = (usize, i32);
@@ -28,6 +29,8 @@ pub(crate) struct Collection {
     pub(crate) hidden: BTreeSet<Index>,
     /// Whether documents are kept as they were before a change.
     pub(crate) images: bool,
+    /// Documents that are written have an `a` of at least this.
+    pub(crate) least: Option<i32>,
     /// The most documents of a capped collection, and their order, which others do not have.
     pub(crate) capped: Option<usize>,
     pub(crate) order: Vec<i32>,
@@ -224,6 +227,11 @@ impl Collection {
         self.documents.values().filter(|document| filter.matches(document)).cloned().collect()
     }
 
+    /// Whether a document may be written.
+    fn is_valid(&self, document: &Document) -> bool {
+        self.least.is_none_or(|least| Filter::Compare("a", "$gte", least).matches(document))
+    }
+
     /// A document came or went.
     pub(crate) fn keep_order(&mut self, id: i32) {
         match self.documents.contains_key(&id) {
@@ -289,6 +297,9 @@ impl Model {
         let id = id_of(document);
         self.claim(effects, collection, document);
         let known = self.collections.get(&collection);
+        if known.is_some_and(|known| !known.is_valid(document)) {
+            return Err(INVALID);
+        }
         if known
             .is_some_and(|known| known.documents.contains_key(&id) || known.collides(id, document))
         {
@@ -316,6 +327,9 @@ impl Model {
             return Ok((new, false));
         }
         self.claim(effects, collection, &new);
+        if self.collections.get(&collection).is_some_and(|known| !known.is_valid(&new)) {
+            return Err(INVALID);
+        }
         if self.collections.get(&collection).is_some_and(|known| known.collides(id, &new)) {
             return Err(DUPLICATE_KEY);
         }
@@ -579,7 +593,8 @@ impl Model {
         }
         let documents = found.into_iter().map(|document| (id_of(&document), document)).collect();
         let new = Collection { documents, described: self.clock, ..target };
-        let is_sound = new.is_sound();
+        let is_sound =
+            new.is_sound() && new.documents.values().all(|document| new.is_valid(document));
         if is_sound {
             self.collections.insert(to, new);
         }
@@ -637,6 +652,11 @@ impl Model {
             Catalog::Out { filter, to } => Some(self.replace(collection, filter, *to)),
             Catalog::DropDatabase => {
                 self.collections.clear();
+                Some(true)
+            }
+            Catalog::Validate { least } => {
+                let Some(known) = self.collections.get_mut(&collection) else { return Some(false) };
+                (known.described, known.least) = (clock, *least);
                 Some(true)
             }
             Catalog::KeepImages(enabled) => {

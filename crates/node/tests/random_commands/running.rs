@@ -6,16 +6,13 @@ use std::sync::Arc;
 
 use bson::spec::BinarySubtype;
 use bson::{Binary, Bson, Document, doc};
-use quorate_node::Now;
-use quorate_protocol::{MemberState, OpTimeAndWallTime, Term, WallTime};
+use quorate_protocol::{MemberState, OpTimeAndWallTime, Term};
 use quorate_replication::NoopReason;
 use quorate_storage::{ModelStore, Store};
 
 use crate::members::Copying;
 use crate::model::{Claim, Collection, Effects, Model, Place, Told};
-use crate::steps::{
-    COLLECTIONS, Catalog, Filter, INDEXES, Index, Read, SESSIONS, Step, Write, date, name_of,
-};
+use crate::steps::{COLLECTIONS, INDEXES, Index, Read, SESSIONS, Step, Write, name_of};
 use crate::support::set::{OPLOG_BYTES, position, show};
 use crate::support::{Member, now};
 use crate::watching::Watching;
@@ -211,7 +208,7 @@ pub(crate) fn run(steps: &[Step]) -> Result<Figures, String> {
 }
 
 impl Run {
-    fn skip(&mut self) -> Verdict {
+    pub(crate) fn skip(&mut self) -> Verdict {
         self.figures.skipped += 1;
         Ok(())
     }
@@ -270,6 +267,12 @@ impl Run {
         open.any(|open| !open.claims.is_disjoint(&effects.claims))
     }
 
+    /// Whether it depends on the order of documents which of them are changed.
+    fn is_unclear(&self, collection: usize, write: &Write) -> bool {
+        let known = self.model.collections.get(&collection);
+        write.changes_many() && known.is_some_and(|known| known.least.is_some())
+    }
+
     fn write(&mut self, collection: usize, write: &Write, session: Option<usize>) -> Verdict {
         let mut after = self.model.clone();
         let effects = after.write(collection, write);
@@ -278,6 +281,7 @@ impl Run {
         let is_made = !self.model.collections.contains_key(&collection);
         if session.is_some_and(|session| self.sessions[session].open.is_some())
             || (is_made && self.is_used(collection))
+            || self.is_unclear(collection, write)
         {
             return self.skip();
         }
@@ -378,76 +382,9 @@ impl Run {
         }
     }
 
-    fn is_used(&self, collection: usize) -> bool {
+    pub(crate) fn is_used(&self, collection: usize) -> bool {
         let mut open = self.sessions.iter().filter_map(|session| session.open.as_ref());
         open.any(|open| open.used.contains(&collection))
-    }
-
-    fn describe(&mut self, collection: usize, change: &Catalog) -> Verdict {
-        let target = match change {
-            Catalog::Rename { to, .. } | Catalog::Out { to, .. } => *to,
-            _ => collection,
-        };
-        let is_open = self.sessions.iter().any(|session| session.open.is_some());
-        if self.is_used(collection)
-            || self.is_used(target)
-            || (matches!(change, Catalog::DropDatabase) && is_open)
-        {
-            return self.skip();
-        }
-        if matches!(change, Catalog::DropDatabase) {
-            // It ends streams.
-            self.watching = None;
-        }
-        let expected = self.model.describe(collection, change);
-        let command = change.command(collection);
-        let reply = self.member.run(command.clone());
-        let fine = reply.get_f64("ok").ok() == Some(1.0);
-        if expected.is_some_and(|expected| expected != fine) {
-            return Err(format!("{command}\n  answered {reply}\n  expected {expected:?}"));
-        }
-        self.record(Effects::default(), None);
-        Ok(())
-    }
-
-    fn expire(&mut self, lives: i64) -> Verdict {
-        if self.sessions.iter().any(|session| session.open.is_some()) {
-            return self.skip();
-        }
-        let effects = self.model.expire(date(lives));
-        let wall = WallTime(date(lives).timestamp_millis());
-        let removed = self.member.node.remove_expired(Now { wall, ..now() });
-        let removed = removed.map_err(|error| error.to_string())?;
-        if removed != effects.modified.len() as u64 {
-            return Err(format!("{removed} documents expire\n  expected {:?}", effects.modified));
-        }
-        self.record(effects, None);
-        Ok(())
-    }
-
-    fn merge(
-        &mut self,
-        collection: usize,
-        filter: &Filter,
-        to: usize,
-        matched: &'static str,
-    ) -> Verdict {
-        // Where a document is refused or goes, the order of the others counts.
-        let is_plain = |known: &Collection| {
-            known.capped.is_none() && known.indexes.iter().all(|index| !index.unique)
-        };
-        let target = self.model.collections.get(&to);
-        if collection == to || self.is_used(to) || !target.is_some_and(is_plain) {
-            return self.skip();
-        }
-        let effects = self.model.merge(collection, filter, to, matched);
-        let into = doc! { "into": name_of(to), "whenMatched": matched };
-        let stages = vec![doc! { "$match": filter.command() }, doc! { "$merge": into }];
-        let command = doc! { "aggregate": name_of(collection), "cursor": {}, "pipeline": stages };
-        let reply = self.member.run(command.clone());
-        expect_ok(&reply).map_err(|error| format!("{command}: {error}"))?;
-        self.record(effects, None);
-        Ok(())
     }
 
     // -- Transactions --------------------------------------------------------------------------------
@@ -509,6 +446,7 @@ impl Run {
     fn write_within(&mut self, session: usize, collection: usize, write: &Write) -> Verdict {
         let is_capped = |known: &Collection| known.capped.is_some();
         if !self.enter(session, collection)
+            || self.is_unclear(collection, write)
             || self.model.collections.get(&collection).is_some_and(is_capped)
         {
             return self.skip();
@@ -733,8 +671,10 @@ impl Run {
             Some(_) => self.member.ids(doc! { "find": &name, "sort": { "$natural": 1 } }),
             None => Vec::new(),
         };
+        let validator = options.get_document("validator").and_then(|it| it.get_document("a"));
+        let least = validator.ok().and_then(|it| it.get_i32("$gte").ok());
         let (capped, described) = (most, 0);
-        Ok(Some(Collection { documents, indexes, hidden, images, capped, order, described }))
+        Ok(Some(Collection { documents, indexes, hidden, images, least, capped, order, described }))
     }
 
     /// The member holds what the model holds, and its indexes and counts agree with its documents.

@@ -205,6 +205,11 @@ impl Write {
         }
     }
 
+    /// Whether it changes documents in an order that is not said.
+    pub(crate) fn changes_many(&self) -> bool {
+        matches!(self, Self::Update { statements, .. } if statements.iter().any(|update| update.multi))
+    }
+
     /// Whether it is about one document, which it names.
     pub(crate) fn is_about_one(&self) -> bool {
         match self {
@@ -309,6 +314,10 @@ pub(crate) enum Catalog {
     DropIndex(Index),
     /// Whether documents are kept as they were before a change.
     KeepImages(bool),
+    /// Documents that are written must have an `a` of at least this.
+    Validate {
+        least: Option<i32>,
+    },
     /// Whether queries pass an index over.
     Hide {
         index: Index,
@@ -350,6 +359,10 @@ impl Catalog {
                 doc! { "createIndexes": name, "indexes": [spec] }
             }
             Self::DropIndex(index) => doc! { "dropIndexes": name, "index": index.name },
+            Self::Validate { least } => {
+                let validator = least.map(|least| doc! { "a": { "$gte": least } });
+                doc! { "collMod": name, "validator": validator.unwrap_or_default() }
+            }
             Self::Hide { index, hidden } => doc! {
                 "collMod": name, "index": { "name": index.name, "hidden": *hidden },
             },
@@ -673,13 +686,14 @@ impl Generator {
 
     fn catalog(&mut self) -> Catalog {
         let index = INDEXES[self.random.below(INDEXES.len() as u64) as usize];
-        match self.random.below(130) / 10 {
+        match self.random.below(140) / 10 {
             0 => self.create(),
             1 => Catalog::Drop,
             9 => Catalog::KeepImages(self.random.chance(75)),
             10 => Catalog::Hide { index, hidden: self.random.chance(50) },
             11 => Catalog::Out { filter: self.filter(), to: self.collection() },
             12 if self.random.chance(15) => Catalog::DropDatabase,
+            13 => Catalog::Validate { least: self.random.chance(50).then(|| self.below(3)) },
             2 | 3 => Catalog::Rename { to: self.collection(), drop_target: self.random.chance(50) },
             4..9 => Catalog::CreateIndex(index),
             _ => Catalog::DropIndex(index),
