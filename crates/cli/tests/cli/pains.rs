@@ -79,12 +79,22 @@ pub(crate) struct Set {
     pub(crate) primary: String,
 }
 
+/// The states of a primary, a secondary and an arbiter.
+const PLACES: [i64; 3] = [1, 2, 7];
+
 impl Set {
     pub(crate) fn start(arguments: &[&str], members: usize) -> Self {
         let mut up = Living::start(&[&["up", "--port", "0", "--json"], arguments].concat());
         let (members, uri) = ready_set(&mut up, members);
         let hello = quorate(&["run", "--json", &uri, "{hello: 1}"]).events().remove(0);
         let primary = hello["reply"]["me"].as_str().unwrap().to_owned();
+        // It is ready with a majority; forecasts and findings are about all members.
+        until("every member has its place", || {
+            let status = quorate(&["run", "--json", &uri, "{replSetGetStatus: 1}"]);
+            let reply = status.events().remove(0)["reply"].take();
+            let members = reply["members"].as_array().unwrap();
+            members.iter().all(|member| PLACES.contains(&member["state"].as_i64().unwrap_or(0)))
+        });
         Self { up, members, uri, primary }
     }
 
