@@ -630,8 +630,7 @@ impl<'n> Writer<'n> {
             batch.trim_log(self.node.keyspaces().oplog, below);
         }
         self.commit(batch)?;
-        let gone = Growth { documents: removed.documents as i64, bytes: removed.bytes as i64 };
-        self.adjust_totals(oplog.ident, Growth::default().without(gone));
+        self.adjust_totals(oplog.ident, Growth::default().without(removed.growth()));
         Ok(excess > 0)
     }
 

@@ -10,7 +10,7 @@ use bson::{Document, RawDocumentBuf, doc};
 use quorate_node::{MAX_APPLY_ENTRIES, entry_position};
 use quorate_protocol::{MemberState, OpTime};
 use support::set::{
-    commit, entries, hash, position, primary, secondary, show, uuid_of, write_everything,
+    commit, entries, hash, images, position, primary, secondary, show, uuid_of, write_everything,
 };
 use support::{Member, now};
 
@@ -443,12 +443,6 @@ fn no_images_are_kept_over_a_copy() {
     let to = copy_of(&from, &["a"]);
     let last = to.node.apply_cloned(meanwhile, now()).unwrap();
     to.node.finish_clone(last, now()).unwrap();
-    let images = |member: &Member| {
-        let find = doc! {
-            "find": "system.preimages", "$db": "config", "$readPreference": {"mode": "nearest"},
-        };
-        member.find(find)
-    };
     assert_eq!(images(&to), [] as [Document; 0]);
     // From there on it keeps them.
     from.ok(change(3));

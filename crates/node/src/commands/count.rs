@@ -60,12 +60,16 @@ fn known_total(
     if !matcher.matches_everything() {
         return Ok(None);
     }
-    let totals = request.totals(collection)?;
-    let newest = request.node.standing().last.op_time.timestamp;
-    if request.moment.as_ref().is_some_and(|moment| moment.time != newest) {
+    let is_newest = || {
+        let newest = request.node.standing().last.op_time.timestamp;
+        request.moment.as_ref().is_none_or(|moment| moment.time == newest)
+    };
+    if !is_newest() {
         return Ok(None);
     }
-    Ok(Some(totals.documents))
+    let totals = request.totals(collection)?;
+    // Counting may have taken a while.
+    Ok(Some(totals.documents).filter(|_| is_newest()))
 }
 
 fn counted_up_to<E>(

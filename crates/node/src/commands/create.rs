@@ -354,7 +354,9 @@ pub(super) fn rename(request: &Request<'_>, command: Command) -> Result<Outcome,
         ));
     }
     let mut writer = request.write();
-    writer.unused_collections(|known| [&source, &target].contains(&known))?;
+    writer.unused_collections(|writer| {
+        [&source, &target].into_iter().filter_map(|side| writer.collection(side)).collect()
+    })?;
     let collection = writer.collection(&source).ok_or_else(|| {
         CommandError::new(
             ErrorCode::NAMESPACE_NOT_FOUND,

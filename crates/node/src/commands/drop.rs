@@ -50,7 +50,9 @@ pub(super) fn drop_database(
     }
     let concern = WriteConcern::parse(&command)?;
     let mut writer = request.write();
-    let collections = writer.unused_collections(|known| known.database == request.database)?;
+    let collections = writer.unused_collections(|writer| {
+        writer.catalog().in_database(&request.database).cloned().collect()
+    })?;
     for collection in &collections {
         writer.drop_collection(collection)?;
     }

@@ -173,10 +173,11 @@ fn figures(
     totals: Totals,
     scale: i64,
 ) -> Result<Document, CommandError> {
+    let view = request.node.view();
     let mut sizes = Document::new();
     let mut index_bytes = 0;
     for index in &collection.indexes {
-        let bytes = index_size(request, index.ident.prefix())?;
+        let bytes = index_size(request, &view, index.ident.prefix())?;
         index_bytes += bytes;
         sizes.insert(&index.name, bytes / scale);
     }
@@ -203,8 +204,8 @@ fn figures(
 }
 
 /// The bytes of an index, all of which is read.
-fn index_size(request: &Request<'_>, prefix: [u8; 8]) -> Result<i64, CommandError> {
-    let (view, mut bytes) = (request.node.view(), 0);
+fn index_size(request: &Request<'_>, view: &View, prefix: [u8; 8]) -> Result<i64, CommandError> {
+    let mut bytes = 0;
     let entries = view.scan_index(KeyRange::prefix(&prefix), Direction::Forward)?;
     for (place, pair) in entries.enumerate() {
         let (key, value) = pair?;
@@ -243,7 +244,7 @@ pub(super) fn database_statistics(
         totals.bytes += own.bytes;
         indexes += collection.indexes.len() as i32;
         for index in &collection.indexes {
-            index_bytes += index_size(request, index.ident.prefix())?;
+            index_bytes += index_size(request, &request.node.view(), index.ident.prefix())?;
         }
     }
     let bytes = totals.bytes as i64;

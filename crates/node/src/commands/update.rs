@@ -235,17 +235,17 @@ pub(super) fn update_context(
 fn update_statement(
     request: &Request<'_>,
     writer: &mut Writer<'_>,
-    target: (&Namespace, usize),
+    (namespace, place): (&Namespace, usize),
     statement: &Statement,
 ) -> Result<Updated, CommandError> {
     loop {
-        match try_update_statement(request, writer, target, statement) {
+        match try_update_statement(request, writer, (namespace, place), statement) {
             // Nothing matched. Once the transaction in the way has ended, something may.
             Err(error) if !writer.wait_if_blocked()? => return Err(error),
             Err(_) => {}
             updated => return updated,
         }
-        if let Some(earlier) = writer.earlier_result(target.1) {
+        if let Some(earlier) = writer.earlier_result(place) {
             return Ok(Updated::from_result(earlier));
         }
     }

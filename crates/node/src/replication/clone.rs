@@ -52,7 +52,7 @@ impl Node {
         replication.trimmed.forget();
         guard(&replication.deferred_indexes).clear();
         guard(&replication.partial_copies).clear();
-        writer.forget_totals(replication.oplog);
+        writer.empty_totals(replication.oplog);
         let (committed, _) = self.durability();
         self.sync_through(committed)?;
         replication.end_cut(OpTimeAndWallTime::default(), None);

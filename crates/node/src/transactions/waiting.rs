@@ -238,23 +238,17 @@ impl Writer<'_> {
         &mut self,
         namespace: &Namespace,
     ) -> Result<Option<Arc<Collection>>, CommandError> {
-        loop {
-            let Some(collection) = self.collection(namespace) else { return Ok(None) };
-            if !self.wait_for_users(collection.ident)? {
-                return Ok(Some(collection));
-            }
-        }
+        let found = |writer: &Self| writer.collection(namespace).into_iter().collect();
+        Ok(self.unused_collections(found)?.pop())
     }
 
-    /// The same for all collections with such names, at one moment.
+    /// The same for all collections that are found, at one moment.
     pub(crate) fn unused_collections(
         &mut self,
-        is_wanted: impl Fn(&Namespace) -> bool,
+        find: impl Fn(&Self) -> Vec<Arc<Collection>>,
     ) -> Result<Vec<Arc<Collection>>, CommandError> {
         loop {
-            let catalog = self.catalog();
-            let wanted = catalog.collections().filter(|known| is_wanted(&known.namespace));
-            let wanted: Vec<_> = wanted.map(Arc::clone).collect();
+            let wanted = find(self);
             let mut waited = false;
             for collection in &wanted {
                 waited |= self.wait_for_users(collection.ident)?;

@@ -30,9 +30,8 @@ impl Writer<'_> {
                 false => Totals::default(),
             };
             self.commit(std::mem::take(&mut batch))?;
-            let growth = |added: u64, removed: u64| added as i64 - removed as i64;
-            let documents = growth(added.documents, removed.documents);
-            self.grow_totals(collection.ident, documents, growth(added.bytes, removed.bytes));
+            let growth = added.growth().without(removed.growth());
+            self.grow_totals(collection.ident, growth.documents, growth.bytes);
             added = Totals::default();
             trims = removed.documents == MAX_TRIMMED;
             if !trims {

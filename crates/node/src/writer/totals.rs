@@ -21,6 +21,11 @@ pub(crate) struct Totals {
 }
 
 impl Totals {
+    /// By how much it grows if so much is added.
+    pub(crate) fn growth(self) -> Growth {
+        Growth { documents: self.documents as i64, bytes: self.bytes as i64 }
+    }
+
     fn grow(&mut self, by: Growth) {
         self.documents = self.documents.saturating_add_signed(by.documents);
         self.bytes = self.bytes.saturating_add_signed(by.bytes);
@@ -134,8 +139,8 @@ impl Writer<'_> {
         }
     }
 
-    /// A collection is empty.
-    pub(crate) fn forget_totals(&mut self, ident: Ident) {
+    /// Nothing is left in a collection.
+    pub(crate) fn empty_totals(&mut self, ident: Ident) {
         self.state.collections.entry(ident).or_default().totals = Some(Totals::default());
     }
 }

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 use bson::{Bson, Document, doc};
 use quorate_node::{Awaited, StreamWait};
 use support::Member;
-use support::set::{position, primary};
+use support::set::{images, position, primary};
 
 /// A majority has everything.
 fn commit(member: &Member) {
@@ -409,16 +409,6 @@ fn transact(member: &Member, number: i64, statements: Vec<Document>) {
 
 fn update_of(id: i32, change: Document) -> Document {
     doc! { "update": "c", "updates": [{ "q": { "_id": id }, "u": change }] }
-}
-
-/// The rows of `config.system.preimages`.
-fn images(member: &Member) -> Vec<Document> {
-    let find = doc! {
-        "find": "system.preimages", "$db": "config", "$readPreference": { "mode": "nearest" },
-    };
-    let reply = member.ok(find);
-    let batch = reply.get_document("cursor").unwrap().get_array("firstBatch").unwrap();
-    batch.iter().map(|row| row.as_document().unwrap().clone()).collect()
 }
 
 #[test]

@@ -9,7 +9,7 @@ use quorate_storage::ModelStore;
 
 use crate::model::Effects;
 use crate::running::{Last, ONE_BATCH, Record, Run, UNLOGGED, Verdict, first_batch, lead, open};
-use crate::support::set::{entries, hash, position, show, uuid_in};
+use crate::support::set::{entries, hash, images, position, show, uuid_in};
 use crate::support::{Member, now};
 
 /// A member that copies everything.
@@ -186,14 +186,6 @@ impl Run {
             (follows, leads) => Err(format!("{what} has {follows:?}\n  the primary {leads:?}")),
         }
     }
-}
-
-/// The documents that a member keeps as they were before a change.
-fn images(member: &Member) -> Vec<Document> {
-    first_batch(&member.run(doc! {
-        "find": "system.preimages", "batchSize": ONE_BATCH, "$db": "config",
-        "$readPreference": { "mode": "nearest" },
-    }))
 }
 
 /// What a member knows of sessions, as it is stored.

@@ -683,7 +683,7 @@ impl Run {
             let name = listed.get_str("name").unwrap_or_default();
             let is_known = (0..COLLECTIONS as usize).any(|collection| name_of(collection) == name);
             if !is_known && name != BESIDE {
-                return Err(format!("nobody made {listed}"));
+                return Err(format!("no step made {listed}"));
             }
         }
         for collection in 0..COLLECTIONS as usize {

@@ -120,21 +120,22 @@ impl Run {
         };
         let mut options = after.clone();
         options.insert("resumeAfter", watching.token.clone());
-        let events = all(&self.member, 1, options, batch)?;
-        if let Some((_, id)) = watching.cursor.filter(|(of, _)| *of == process) {
-            let (collection, token) = ("$cmd.aggregate".to_owned(), Document::new());
-            let mut open = Stream { id, collection, token, events: Vec::new() };
-            open.read(&self.member, batch)?;
-            same(&open.events, &events, "an open stream")?;
-            watching.token = open.token;
-        } else {
-            let mut options = after.clone();
-            options.insert("resumeAfter", watching.token.clone());
-            let mut stream = Stream::open(&self.member, 1.into(), options, batch)?;
-            stream.read(&self.member, batch)?;
-            watching.token = stream.token;
-            watching.cursor = Some((process, stream.id));
-        }
+        let mut stream = Stream::open(&self.member, 1.into(), options, batch)?;
+        stream.read(&self.member, batch)?;
+        let events = match watching.cursor.filter(|(of, _)| *of == process) {
+            Some((_, id)) => {
+                let (collection, token) = ("$cmd.aggregate".to_owned(), Document::new());
+                let mut open = Stream { id, collection, token, events: Vec::new() };
+                open.read(&self.member, batch)?;
+                same(&open.events, &stream.events, "an open stream")?;
+                watching.token = open.token;
+                stream.close(&self.member)
+            }
+            None => {
+                (watching.token, watching.cursor) = (stream.token, Some((process, stream.id)));
+                stream.events
+            }
+        };
         self.figures.events += events.len() as u64;
         for event in events.iter().filter(|event| !is_about(event, BESIDE)) {
             apply(&mut watching.rebuilt, event).map_err(|error| format!("{error}: {event}"))?;

@@ -92,6 +92,16 @@ pub(crate) fn hash(member: &Member) -> Document {
     reply
 }
 
+/// The documents that a member keeps as they were before a change: the rows of `config.system.preimages`.
+pub(crate) fn images(member: &Member) -> Vec<Document> {
+    let reply = member.ok(doc! {
+        "find": "system.preimages", "batchSize": 1_000, "$db": "config",
+        "$readPreference": {"mode": "nearest"},
+    });
+    let batch = reply.get_document("cursor").unwrap().get_array("firstBatch").unwrap();
+    batch.iter().map(|row| row.as_document().unwrap().clone()).collect()
+}
+
 /// One of everything that is logged.
 pub(crate) fn write_everything(member: &Member) {
     let long = "x".repeat(100);

@@ -196,15 +196,7 @@ fn a_write_that_waited_finds_a_document_that_was_removed_and_inserted_again() {
         let mut session = Session::start(&member, 1, 1);
         session.ok(doc! { "delete": "c", "deletes": [{ "q": { "_id": 1 }, "limit": 1 }] });
         session.ok(doc! { "insert": "c", "documents": [{ "_id": 1, "x": 1 }] });
-        let reply = std::thread::scope(|threads| {
-            let (member, write) = (&member, write.clone());
-            let waiting = threads.spawn(move || plain(member, write));
-            while waits(member) == 0 {
-                std::thread::yield_now();
-            }
-            session.commit();
-            waiting.join().unwrap()
-        });
+        let reply = after_commit(&member, session, write.clone());
         let about = reply.get_document("lastErrorObject").unwrap_or(&reply);
         assert_eq!(about.get_i32("n").unwrap(), 1, "{write} answered {reply}");
         assert!(!reply.contains_key("writeErrors"), "{write} answered {reply}");
