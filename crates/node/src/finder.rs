@@ -19,7 +19,7 @@ use crate::error::{CommandError, ErrorCode};
 use crate::helpers::Helpers;
 use crate::plan::{Access, IndexAccess, IndexKeys, Plan};
 use crate::record_scan::{Examiner, Pace, RecordScan, Records, record_of_key};
-use crate::records::{DocumentBytes, View, record_of_entry};
+use crate::records::{DocumentBytes, LentDocument, View, record_of_entry};
 use crate::sort::Sortable;
 
 /// Records that an index must name one after the other until they are read on instead of looked up.
@@ -227,10 +227,10 @@ impl Examiner for Matching {
     fn examine(
         &self,
         record: RecordId,
-        document: DocumentBytes,
+        document: LentDocument<'_>,
     ) -> Result<Option<Found>, CommandError> {
         let details = self.0.matches_with_details(&*document)?;
-        Ok(details.map(|details| Found { record, document, details }))
+        Ok(details.map(|details| Found { record, document: document.keep(), details }))
     }
 }
 
@@ -331,8 +331,8 @@ impl IndexSource {
                 ));
             };
             self.pace.step(document.as_bytes().len(), interrupt)?;
-            if let Some(found) = self.matching.examine(record, document)? {
-                return Ok(Some(found));
+            if let Some(details) = self.matching.0.matches_with_details(&*document)? {
+                return Ok(Some(Found { record, document, details }));
             }
         }
         Ok(None)

@@ -20,13 +20,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use quorate_storage::key::RecordId;
-use quorate_storage::{Direction, Scan};
+use quorate_storage::{Direction, ScanWalk, Walk};
 
 use crate::catalog::Ident;
 use crate::error::{CommandError, ErrorCode};
 use crate::finder::InterruptSlot;
 use crate::helpers::Helpers;
-use crate::records::{DocumentBytes, View};
+use crate::records::{LentDocument, View};
 
 /// Records that a reader examines before it asks for help: dividing a scan takes longer than to read a few.
 const ALONE: u64 = if cfg!(test) { 8 } else { 2048 };
@@ -64,7 +64,7 @@ pub(crate) trait Examiner: Send + Sync + 'static {
     fn examine(
         &self,
         record: RecordId,
-        document: DocumentBytes,
+        document: LentDocument<'_>,
     ) -> Result<Option<Self::Item>, CommandError>;
 }
 
@@ -83,7 +83,7 @@ pub(crate) struct RecordScan<E: Examiner> {
     /// Found in the part at hand by its reader.
     items: std::vec::IntoIter<E::Item>,
     /// Read by the caller's thread after the items.
-    scan: Option<Scan>,
+    walk: Option<Box<dyn Walk>>,
     /// Where it ends, after the items.
     failure: Option<CommandError>,
     parts: Option<Parts<E>>,
@@ -146,15 +146,22 @@ impl<E: Examiner> RecordScan<E> {
         interrupt: InterruptSlot,
     ) -> Result<Self, CommandError> {
         let Records { view, collection, after, direction } = records;
-        let scan = match after {
-            Some(record) => view.scan_records_after(collection, record)?,
-            None => view.scan_records(collection, direction)?,
+        let walk = match (after, direction) {
+            (Some(record), _) => {
+                view.walk_records(collection, (Bound::Excluded(record), Bound::Unbounded))?
+            }
+            (None, Direction::Forward) => {
+                view.walk_records(collection, (Bound::Unbounded, Bound::Unbounded))?
+            }
+            (None, Direction::Backward) => {
+                Box::new(ScanWalk::from(view.scan_records(collection, direction)?))
+            }
         };
         let divides = direction == Direction::Forward && !view.is_history(collection);
         Ok(Self {
             source: Arc::new(Source { view, collection, examiner, interrupt }),
             items: Vec::new().into_iter(),
-            scan: Some(scan),
+            walk: Some(walk),
             failure: None,
             parts: None,
             pace: Pace::default(),
@@ -188,13 +195,12 @@ impl<E: Examiner> RecordScan<E> {
 
     /// The next item of what this thread reads itself.
     fn read_here(&mut self) -> Result<Option<E::Item>, CommandError> {
-        while let Some(scan) = &mut self.scan {
-            let Some(pair) = scan.next() else {
-                self.scan = None;
+        while let Some(walk) = &mut self.walk {
+            let Some((key, value)) = walk.next()? else {
+                self.walk = None;
                 break;
             };
-            let (key, value) = pair?;
-            let (record, document) = (record_of_key(&key)?, DocumentBytes::stored(value)?);
+            let (record, document) = (record_of_key(key)?, LentDocument::new(value)?);
             self.pace.step(document.as_bytes().len(), &self.source.interrupt)?;
             self.last = record;
             let item = self.source.examiner.examine(record, document)?;
@@ -236,7 +242,7 @@ impl<E: Examiner> RecordScan<E> {
         // Without an idle thread the scan goes on as it is, and asks again later.
         if parts.0.invite() {
             self.parts = Some(parts);
-            self.scan = None;
+            self.walk = None;
         }
         Ok(())
     }
@@ -251,7 +257,7 @@ impl<E: Examiner> RecordScan<E> {
         self.items = part.items.into_iter();
         match part.rest {
             Rest::Nothing => {}
-            Rest::Unread(scan) => self.scan = Some(scan),
+            Rest::Unread(walk) => self.walk = Some(walk),
             Rest::Failure(failure) => self.failure = Some(failure),
         }
         Ok(true)
@@ -316,7 +322,7 @@ struct Part<T> {
 enum Rest {
     Nothing,
     /// The part has more records.
-    Unread(Scan),
+    Unread(Box<dyn Walk>),
     Failure(CommandError),
 }
 
@@ -385,8 +391,8 @@ impl<E: Examiner> Shared<E> {
                     let (first, last) = division.claim()?;
                     division.front += 1;
                     drop(division);
-                    return Some(Part::empty(match self.scan(first, last) {
-                        Ok(scan) => Rest::Unread(scan),
+                    return Some(Part::empty(match self.walk(first, last) {
+                        Ok(walk) => Rest::Unread(walk),
                         Err(error) => Rest::Failure(error),
                     }));
                 }
@@ -416,9 +422,9 @@ impl<E: Examiner> Shared<E> {
         }
     }
 
-    fn scan(&self, first: u64, last: u64) -> Result<Scan, CommandError> {
+    fn walk(&self, first: u64, last: u64) -> Result<Box<dyn Walk>, CommandError> {
         let range = (Bound::Included(RecordId(first)), Bound::Included(RecordId(last)));
-        self.source.view.scan_records_between(self.source.collection, range)
+        self.source.view.walk_records(self.source.collection, range)
     }
 
     /// Reads a part, or as much of it as may be held.
@@ -436,12 +442,11 @@ impl<E: Examiner> Shared<E> {
         first: u64,
         last: u64,
     ) -> Result<(), CommandError> {
-        let mut scan = self.scan(first, last)?;
+        let mut walk = self.walk(first, last)?;
         let mut pace = Pace::default();
-        while let Some(pair) = scan.next() {
-            let (key, value) = pair?;
+        while let Some((key, value)) = walk.next()? {
             let bytes = value.len();
-            let (record, document) = (record_of_key(&key)?, DocumentBytes::stored(value)?);
+            let (record, document) = (record_of_key(key)?, LentDocument::new(value)?);
             part.examined += 1;
             if pace.is_over(bytes) {
                 self.source.interrupt.check()?;
@@ -454,7 +459,7 @@ impl<E: Examiner> Shared<E> {
                 part.items.push(item);
                 part.bytes += bytes + ITEM_BYTES;
                 if part.bytes >= PART_BYTES {
-                    part.rest = Rest::Unread(scan);
+                    part.rest = Rest::Unread(walk);
                     return Ok(());
                 }
             }

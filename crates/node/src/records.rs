@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 use bson::{RawDocument, RawDocumentBuf};
 use quorate_storage::key::RecordId;
-use quorate_storage::{Bytes, Direction, KeyRange, KeyspaceId, Scan, Snapshot};
+use quorate_storage::{Bytes, Direction, KeyRange, KeyspaceId, Scan, Snapshot, Value, Walk};
 
 use crate::catalog::{Collection, Ident, Index};
 use crate::error::{CommandError, ErrorCode};
@@ -118,16 +118,6 @@ impl View {
         Ok(self.snapshot.scan(keyspace, range, direction)?)
     }
 
-    pub(crate) fn scan_records_after(
-        &self,
-        ident: Ident,
-        record: RecordId,
-    ) -> Result<Scan, CommandError> {
-        let (keyspace, whole) = self.keyspaces.records_of(ident);
-        let start = Bound::Excluded(self.keyspaces.key_of(ident, record));
-        Ok(self.snapshot.scan(keyspace, KeyRange { start, ..whole }, Direction::Forward)?)
-    }
-
     /// The records from this one on, in either direction.
     pub(crate) fn scan_records_from(
         &self,
@@ -144,16 +134,19 @@ impl View {
         Ok(self.snapshot.scan(keyspace, range, direction)?)
     }
 
-    /// The records from one bound to another.
-    pub(crate) fn scan_records_between(
+    /// The records from one bound to another, each lent until the next is asked for.
+    pub(crate) fn walk_records(
         &self,
         ident: Ident,
         (start, end): (Bound<RecordId>, Bound<RecordId>),
-    ) -> Result<Scan, CommandError> {
-        let (keyspace, _) = self.keyspaces.records_of(ident);
-        let key = |bound: Bound<RecordId>| bound.map(|record| self.keyspaces.key_of(ident, record));
-        let range = KeyRange { start: key(start), end: key(end) };
-        Ok(self.snapshot.scan(keyspace, range, Direction::Forward)?)
+    ) -> Result<Box<dyn Walk>, CommandError> {
+        let (keyspace, whole) = self.keyspaces.records_of(ident);
+        let key = |bound: Bound<RecordId>, of_all| match bound {
+            Bound::Unbounded => of_all,
+            bound => bound.map(|record| self.keyspaces.key_of(ident, record)),
+        };
+        let range = KeyRange { start: key(start, whole.start), end: key(end, whole.end) };
+        Ok(self.snapshot.walk(keyspace, range)?)
     }
 
     /// The last record of a collection.
@@ -268,6 +261,33 @@ impl DocumentBytes {
             Ok(_) => Ok(Self(Holder::Stored(bytes))),
             Err(_) => Err(damaged()),
         }
+    }
+}
+
+/// A document that a walk lends.
+#[derive(Clone, Copy)]
+pub(crate) struct LentDocument<'w> {
+    document: &'w RawDocument,
+    value: Value<'w>,
+}
+
+impl<'w> LentDocument<'w> {
+    pub(crate) fn new(value: Value<'w>) -> Result<Self, CommandError> {
+        let document = RawDocument::from_bytes(value.bytes()).map_err(|_| damaged())?;
+        Ok(Self { document, value })
+    }
+
+    /// The document, for longer than the walk lends it.
+    pub(crate) fn keep(&self) -> DocumentBytes {
+        DocumentBytes(Holder::Stored(self.value.keep()))
+    }
+}
+
+impl Deref for LentDocument<'_> {
+    type Target = RawDocument;
+
+    fn deref(&self) -> &RawDocument {
+        self.document
     }
 }
 

@@ -33,6 +33,7 @@ use crate::store::{
     check_keyspace_name,
 };
 use crate::trees::{MAX_MEMTABLES, Tree, TreeContext};
+use crate::walk::{ScanWalk, Walk};
 
 /// How much memory a store may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -563,6 +564,15 @@ impl Snapshot for DiskSnapshot {
                 let (start, end) = range.positions();
                 Ok(Box::new(self.log(*log)?.scan(start, end, direction)))
             }
+        }
+    }
+
+    fn walk(&self, keyspace: KeyspaceId, range: KeyRange) -> Result<Box<dyn Walk>, ReadError> {
+        match self.keyspace(keyspace)? {
+            Keyspace::Tree(tree) if !range.is_empty() => {
+                Ok(tree.walk(range, self.moment.below, Arc::clone(&self.moment)))
+            }
+            _ => Ok(Box::new(ScanWalk::from(self.scan(keyspace, range, Direction::Forward)?))),
         }
     }
 

@@ -25,7 +25,9 @@ mod migration;
 mod model;
 mod simulated_files;
 mod store;
+mod table_walk;
 mod trees;
+mod walk;
 
 pub use copying::{CopyError, CopyReader, CopyWriter};
 pub use disk::{DiskOptions, DiskStore};
@@ -40,3 +42,4 @@ pub use store::{
     KeyspaceId, LogTotals, MAX_KEY_LENGTH, MAX_KEYSPACE_NAME_LENGTH, ReadError, Scan, Snapshot,
     Store, StoreStatistics, SyncError,
 };
+pub use walk::{ScanWalk, Value, Walk};

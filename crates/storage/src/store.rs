@@ -11,6 +11,8 @@ use std::sync::Arc;
 
 use byteview::ByteView;
 
+use crate::walk::{ScanWalk, Walk};
+
 /// The longest key a store accepts. The engine on disk counts key bytes in sixteen bits.
 pub const MAX_KEY_LENGTH: usize = 65_535;
 
@@ -81,6 +83,11 @@ pub trait Snapshot: Send + Sync {
         range: KeyRange,
         direction: Direction,
     ) -> Result<Scan, ReadError>;
+
+    /// The pairs of a range, each lent until the next is asked for. The walk keeps the snapshot alive.
+    fn walk(&self, keyspace: KeyspaceId, range: KeyRange) -> Result<Box<dyn Walk>, ReadError> {
+        Ok(Box::new(ScanWalk::from(self.scan(keyspace, range, Direction::Forward)?)))
+    }
 
     /// How much a log holds.
     fn log_totals(&self, log: KeyspaceId) -> Result<LogTotals, ReadError>;

@@ -13,14 +13,21 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use lsm_tree::compaction::Leveled;
 use lsm_tree::config::{BlockSizePolicy, PinningPolicy};
+use lsm_tree::file_accessor::FileAccessor;
+use lsm_tree::table::block::BlockType;
+use lsm_tree::table::util::load_block;
+use lsm_tree::table::{BlockHandle, IndexBlock};
 use lsm_tree::{
-    AbstractTree, AnyTree, Cache, Config, DescriptorTable, Guard, SequenceNumberCounter, Slice,
+    AbstractTree, AnyTree, Cache, Config, DescriptorTable, GlobalTableId, Guard,
+    SequenceNumberCounter, Slice, Table,
 };
 
 use crate::disk::DiskOptions;
 use crate::emptied::Emptied;
 use crate::files::{DIRECTORY_MODE, FILE_MODE};
 use crate::store::{Bytes, Damage, Direction, KeyRange, ReadError, Scan};
+use crate::table_walk::{Span, TreeWalk};
+use crate::walk::{ScanWalk, Walk};
 
 /// Open table files kept at hand. Far below the usual limit of 1,024 descriptors per process.
 const MAX_CACHED_FILES: usize = 256;
@@ -80,6 +87,7 @@ impl TreeContext {
             persisted,
             path,
             tree,
+            descriptors: Arc::clone(&self.descriptors),
             unflushed: Mutex::default(),
             emptied: Emptied::default(),
             dropped: AtomicBool::new(false),
@@ -95,36 +103,63 @@ pub(crate) struct Tree {
     pub(crate) persisted: u64,
     path: PathBuf,
     tree: AnyTree,
+    descriptors: Arc<DescriptorTable>,
     unflushed: Mutex<Unflushed>,
     emptied: Emptied,
     /// Its directory goes with the last reader.
     dropped: AtomicBool,
 }
 
-/// The lowest sequences that are in memory only.
-#[derive(Clone, Copy, Default)]
+/// What is in memory only.
+#[derive(Default)]
 struct Unflushed {
     /// In the memtable that is being written to.
-    active: Option<u64>,
+    active: Option<InMemory>,
     /// In the memtable that is being flushed.
-    sealed: Option<u64>,
+    sealed: Option<InMemory>,
+}
+
+/// What a memtable holds.
+struct InMemory {
+    /// The lowest sequence.
+    oldest: u64,
+    keys: Span,
+}
+
+impl InMemory {
+    fn extend(&mut self, key: &Bytes) {
+        if *key < self.keys.0 {
+            self.keys.0 = detached(key);
+        } else if *key > self.keys.1 {
+            self.keys.1 = detached(key);
+        }
+    }
+}
+
+/// A copy: the key may be a part of something large.
+fn detached(key: &Bytes) -> Bytes {
+    Bytes::from(&**key)
 }
 
 impl Tree {
     pub(crate) fn insert(&self, key: Bytes, value: Bytes, sequence: u64) -> u64 {
-        self.note(sequence);
+        self.note(&key, sequence);
         self.emptied.fill(&key, sequence);
         self.tree.insert(Slice::from(key.0), Slice::from(value.0), sequence).1
     }
 
     pub(crate) fn remove(&self, key: Bytes, sequence: u64) -> u64 {
-        self.note(sequence);
+        self.note(&key, sequence);
         self.emptied.note_removed(&key);
         self.tree.remove(Slice::from(key.0), sequence).1
     }
 
-    fn note(&self, sequence: u64) {
-        self.unflushed().active.get_or_insert(sequence);
+    /// Before the memtable gets the key: a walk that does not find it there must know that it may be.
+    fn note(&self, key: &Bytes, oldest: u64) {
+        match &mut self.unflushed().active {
+            Some(active) => active.extend(key),
+            empty => *empty = Some(InMemory { oldest, keys: (detached(key), detached(key)) }),
+        }
     }
 
     fn unflushed(&self) -> MutexGuard<'_, Unflushed> {
@@ -134,7 +169,7 @@ impl Tree {
     /// The lowest sequence that is in memory only.
     pub(crate) fn oldest_unflushed(&self) -> Option<u64> {
         let unflushed = self.unflushed();
-        unflushed.sealed.or(unflushed.active)
+        unflushed.sealed.as_ref().or(unflushed.active.as_ref()).map(|memory| memory.oldest)
     }
 
     /// Begins a new memtable, so that the present one can be flushed. The caller holds the commit
@@ -143,7 +178,13 @@ impl Tree {
         let mut unflushed = self.unflushed();
         if self.tree.rotate_memtable().is_some() {
             let active = unflushed.active.take();
-            unflushed.sealed = unflushed.sealed.or(active);
+            match (&mut unflushed.sealed, active) {
+                (Some(sealed), Some(active)) => {
+                    sealed.extend(&active.keys.0);
+                    sealed.extend(&active.keys.1);
+                }
+                (sealed, active) => *sealed = sealed.take().or(active),
+            }
         }
     }
 
@@ -241,7 +282,58 @@ impl Tree {
         }
     }
 
-    fn read_error(&self, error: lsm_tree::Error) -> ReadError {
+    /// Walks through a range that is not empty. The walk keeps the tree, and `held`, alive.
+    pub(crate) fn walk<T: Clone + Send + 'static>(
+        self: &Arc<Self>,
+        mut range: KeyRange,
+        below: u64,
+        held: T,
+    ) -> Box<dyn Walk> {
+        if self.emptied.wants_to_learn() {
+            return Box::new(ScanWalk::from(self.scan(range, Direction::Forward, below, held)));
+        }
+        if let Some(start) = self.emptied.skip(&range, below) {
+            range.start = Bound::Included(start);
+        }
+        let in_memory = {
+            let unflushed = self.unflushed();
+            let spans = [&unflushed.sealed, &unflushed.active];
+            spans.map(|memory| memory.as_ref().map(|memory| memory.keys.clone()))
+        };
+        let version = self.tree.current_version();
+        let (in_memory, tables) = (in_memory.into_iter().flatten(), version.iter_tables().cloned());
+        Box::new(TreeWalk::new(Arc::clone(self), range, (below, held), in_memory, tables))
+    }
+
+    /// The file of a table, which stays open for the next reader.
+    pub(crate) fn open_table(&self, table: &Table) -> io::Result<Arc<fs::File>> {
+        let id = self.global_id(table);
+        if let Some(file) = self.descriptors.access_for_table(&id) {
+            return Ok(file);
+        }
+        let file = Arc::new(fs::File::open(&*table.path)?);
+        self.descriptors.insert_for_table(id, Arc::clone(&file));
+        Ok(file)
+    }
+
+    /// A block of the index of a table, from the cache if it is there.
+    pub(crate) fn load_index(
+        &self,
+        table: &Table,
+        handle: &BlockHandle,
+    ) -> Result<IndexBlock, lsm_tree::Error> {
+        let files = FileAccessor::DescriptorTable(Arc::clone(&self.descriptors));
+        let (id, compression) = (self.global_id(table), table.metadata.index_block_compression);
+        let kind = BlockType::Index;
+        load_block(id, &table.path, &files, &table.cache, handle, kind, compression)
+            .map(IndexBlock::new)
+    }
+
+    fn global_id(&self, table: &Table) -> GlobalTableId {
+        (self.tree.id(), table.id()).into()
+    }
+
+    pub(crate) fn read_error(&self, error: lsm_tree::Error) -> ReadError {
         match error {
             lsm_tree::Error::Io(_) => ReadError::Engine(Box::new(error)),
             _ => ReadError::Damaged(self.damage(self.path.clone())),

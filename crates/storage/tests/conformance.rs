@@ -29,8 +29,28 @@ fn scan(
     range: KeyRange,
     direction: Direction,
 ) -> Pairs {
-    let pairs = snapshot.scan(keyspace, range, direction).unwrap();
-    pairs.map(|pair| pair.map(|(key, value)| (key.to_vec(), value.to_vec())).unwrap()).collect()
+    let pairs = snapshot.scan(keyspace, range.clone(), direction).unwrap();
+    let pairs: Pairs = pairs
+        .map(|pair| pair.map(|(key, value)| (key.to_vec(), value.to_vec())).unwrap())
+        .collect();
+    // A walk lends what a scan hands over.
+    let mut walked = walk(snapshot, keyspace, range);
+    if direction == Direction::Backward {
+        walked.reverse();
+    }
+    assert_eq!(walked, pairs);
+    pairs
+}
+
+fn walk(snapshot: &dyn Snapshot, keyspace: KeyspaceId, range: KeyRange) -> Pairs {
+    let mut walk = snapshot.walk(keyspace, range).unwrap();
+    let mut pairs = Pairs::new();
+    while let Some((key, value)) = walk.next().unwrap() {
+        assert_eq!(&*value.keep(), value.bytes());
+        pairs.push((key.to_vec(), value.to_vec()));
+    }
+    assert!(walk.lent().is_none() && !walk.advance().unwrap(), "the walk is over");
+    pairs
 }
 
 fn put<S: Store>(store: &S, keyspace: KeyspaceId, key: &[u8], value: &[u8]) {
@@ -292,6 +312,48 @@ fn it_behaves_like_a_map(factory: &impl Factory) {
             Ok(())
         })
         .unwrap();
+}
+
+/// Keys that are mostly appended come to lie in tables that do not overlap, through which walks go straight; random
+/// changes make some of them overlap.
+fn walks_show_what_scans_show(factory: &impl Factory) {
+    let mut chance = quorate_protocol::SplitMix64::new(7);
+    let mut below = move |limit: u64| chance.next_u64() % limit;
+    let store = factory.make();
+    let keyspace = store.create_keyspace("k").unwrap();
+    let (mut next, mut held) = (0, Vec::new());
+    for round in 0..400_u64 {
+        let mut batch = Batch::new();
+        for _ in 0..below(20) {
+            let value = vec![round as u8; below(300) as usize];
+            batch.insert(keyspace, &u64::to_be_bytes(next), value);
+            next += 1 + below(3);
+        }
+        // Now and then something that is there is changed, or goes.
+        for _ in 0..below(40).saturating_sub(36) {
+            let key = below(next + 1).to_be_bytes();
+            match below(2) {
+                0 => batch.insert(keyspace, &key, b"changed"),
+                _ => batch.remove(keyspace, &key),
+            }
+        }
+        store.commit(batch).unwrap();
+        if round % 50 == 0 {
+            let snapshot = store.snapshot();
+            let whole = scan(&*snapshot, keyspace, KeyRange::all(), Direction::Forward);
+            held.push((snapshot, whole));
+        }
+        let mut bound = || match below(3) {
+            0 => Bound::Unbounded,
+            1 => Bound::Included(below(next + 1).to_be_bytes().to_vec()),
+            _ => Bound::Excluded(below(next + 1).to_be_bytes().to_vec()),
+        };
+        let range = KeyRange { start: bound(), end: bound() };
+        scan(&*store.snapshot(), keyspace, range, Direction::Forward);
+    }
+    for (snapshot, whole) in held {
+        assert_eq!(scan(&*snapshot, keyspace, KeyRange::all(), Direction::Forward), whole);
+    }
 }
 
 /// Keys are taken from the front of two queues and put anywhere, while scans of new and old snapshots look for
@@ -559,6 +621,7 @@ macro_rules! every_case {
             syncs_are_counted_and_cover_everything_before_them,
             concurrent_writers_share_syncs,
             it_behaves_like_a_map,
+            walks_show_what_scans_show,
             a_log_takes_entries_at_its_end_only,
             a_log_is_read_from_any_position_in_both_directions,
             a_value_may_be_a_part_of_an_entry,
@@ -668,6 +731,7 @@ mod disk {
             long_scans_are_complete,
             keyspaces_come_and_go_by_name,
             it_behaves_like_a_map,
+            walks_show_what_scans_show,
             a_log_behaves_like_a_map,
         );
     }

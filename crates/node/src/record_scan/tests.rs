@@ -62,7 +62,11 @@ struct Numbers<F> {
 impl<F: Fn(i64) -> Result<bool, CommandError> + Send + Sync + 'static> Examiner for Numbers<F> {
     type Item = i64;
 
-    fn examine(&self, _: RecordId, document: DocumentBytes) -> Result<Option<i64>, CommandError> {
+    fn examine(
+        &self,
+        _: RecordId,
+        document: LentDocument<'_>,
+    ) -> Result<Option<i64>, CommandError> {
         self.examined.fetch_add(1, Ordering::Relaxed);
         let number = document.get_i64("n").unwrap();
         Ok((self.wants)(number)?.then_some(number))

@@ -34,7 +34,7 @@ use crate::finder::InterruptSlot;
 use crate::index_keys::DocumentKeys;
 use crate::node::Node;
 use crate::record_scan::{Examiner, RecordScan, Records};
-use crate::records::{DocumentBytes, View, index_entry};
+use crate::records::{DocumentBytes, LentDocument, View, index_entry};
 use crate::replication::Commit;
 
 /// Bytes of keys written under one hold of the lock.
@@ -361,7 +361,7 @@ impl Examiner for KeysIn {
     fn examine(
         &self,
         record: RecordId,
-        document: DocumentBytes,
+        document: LentDocument<'_>,
     ) -> Result<Option<Self::Item>, CommandError> {
         Ok(Some((record, index_keys_of(&self.0, &document)?)))
     }

@@ -1,0 +1,381 @@
+//! Walks through the range of a tree, straight through its tables where one table alone holds the keys.
+//!
+//! ```text
+//!   keys        a ────────────── f   h ──────────── m  n ─────────────── z
+//!   tables      ├── one table ───┤   ├─ one table ──┤  ├─ table ─────┤
+//!                                                            ├─ table ───┤  memtable
+//!   read by      blocks in order      blocks in order   the engine, which merges them
+//! ```
+//!
+//! Merging costs the engine more than all else that a scan does: each pair passes a heap and a stream of versions,
+//! and each block is searched for the ends of the range. Documents that are inserted one after the other come to lie
+//! in tables that do not overlap, so that nearly all of a collection needs no merging.
+//!
+//! The order in which this looks matters. First what is in memory only, then the tables: what a flush moves in between
+//! is found in both. What the snapshot shows stays in tables as long as the snapshot lives.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::ops::{Bound, Range};
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+
+use lsm_tree::coding::Decode;
+use lsm_tree::table::block::{BlockType, Header};
+use lsm_tree::table::{Block, BlockHandle, DataBlock};
+use lsm_tree::{SeqNo, Slice, Table};
+
+use crate::store::{Bytes, Direction, KeyRange, ReadError};
+use crate::trees::Tree;
+use crate::walk::{ScanWalk, Value, Walk};
+
+/// The most bytes of a table that are read at once.
+const MAX_READ_AHEAD: usize = 128 * 1024;
+
+/// Keys from the first to the second, both included.
+pub(crate) type Span = (Bytes, Bytes);
+
+/// A walk through a range of a tree.
+pub(crate) struct TreeWalk<T> {
+    tree: Arc<Tree>,
+    range: KeyRange,
+    /// Pairs of this sequence and later ones are not shown.
+    below: u64,
+    sections: VecDeque<Section>,
+    at: At,
+    /// Keeps the snapshot.
+    held: T,
+}
+
+/// Neighbouring keys, and where they are.
+struct Section {
+    first: Slice,
+    last: Slice,
+    /// The table that alone holds them; none if the engine must merge.
+    table: Option<Table>,
+}
+
+/// Where a walk is.
+enum At {
+    Nowhere,
+    Table(Box<TableWalk>),
+    Merged(ScanWalk),
+}
+
+impl<T: Clone + Send + 'static> TreeWalk<T> {
+    /// `in_memory` are keys that need not be in a table. They were asked for before the tables.
+    pub(crate) fn new(
+        tree: Arc<Tree>,
+        range: KeyRange,
+        (below, held): (u64, T),
+        in_memory: impl Iterator<Item = Span>,
+        tables: impl Iterator<Item = Table>,
+    ) -> Self {
+        let in_memory = in_memory.map(|(first, last)| Section {
+            first: Slice::from(first.0),
+            last: Slice::from(last.0),
+            table: None,
+        });
+        let tables = tables.map(|table| {
+            let keys = &table.metadata.key_range;
+            Section { first: keys.min().clone(), last: keys.max().clone(), table: Some(table) }
+        });
+        let sections = in_memory.chain(tables).filter(|section| section.overlaps(&range));
+        let sections = join(sections.collect());
+        Self { tree, range, below, sections, at: At::Nowhere, held }
+    }
+
+    fn begin(&self, section: Section) -> Result<At, ReadError> {
+        match section.table {
+            Some(table) => {
+                let range = self.range.clone();
+                let walk = TableWalk::begin(Arc::clone(&self.tree), table, range, self.below)?;
+                Ok(At::Table(Box::new(walk)))
+            }
+            None => {
+                let (range, held) = (section.within(&self.range), self.held.clone());
+                let scan = self.tree.scan(range, Direction::Forward, self.below, held);
+                Ok(At::Merged(ScanWalk::from(scan)))
+            }
+        }
+    }
+}
+
+impl<T: Clone + Send + 'static> Walk for TreeWalk<T> {
+    fn advance(&mut self) -> Result<bool, ReadError> {
+        loop {
+            let has_come = match &mut self.at {
+                At::Nowhere => false,
+                At::Table(walk) => walk.advance()?,
+                At::Merged(walk) => walk.advance()?,
+            };
+            if has_come {
+                return Ok(true);
+            }
+            self.at = At::Nowhere;
+            let Some(section) = self.sections.pop_front() else { return Ok(false) };
+            self.at = self.begin(section)?;
+        }
+    }
+
+    fn lent(&self) -> Option<(&[u8], Value<'_>)> {
+        match &self.at {
+            At::Nowhere => None,
+            At::Table(walk) => walk.lent(),
+            At::Merged(walk) => walk.lent(),
+        }
+    }
+}
+
+impl Section {
+    fn overlaps(&self, range: &KeyRange) -> bool {
+        let begins = match &range.end {
+            Bound::Included(end) => *self.first <= **end,
+            Bound::Excluded(end) => *self.first < **end,
+            Bound::Unbounded => true,
+        };
+        begins && !is_before(&self.last, &range.start)
+    }
+
+    /// The part of a range that is in it.
+    fn within(&self, range: &KeyRange) -> KeyRange {
+        let start = match is_before(&self.first, &range.start) {
+            true => range.start.clone(),
+            false => Bound::Included(self.first.to_vec()),
+        };
+        let end = match is_behind(&self.last, &range.end) {
+            true => range.end.clone(),
+            false => Bound::Included(self.last.to_vec()),
+        };
+        KeyRange { start, end }
+    }
+}
+
+fn is_before(key: &[u8], start: &Bound<Vec<u8>>) -> bool {
+    match start {
+        Bound::Included(start) => key < &**start,
+        Bound::Excluded(start) => key <= &**start,
+        Bound::Unbounded => false,
+    }
+}
+
+fn is_behind(key: &[u8], end: &Bound<Vec<u8>>) -> bool {
+    match end {
+        Bound::Included(end) => key > &**end,
+        Bound::Excluded(end) => key >= &**end,
+        Bound::Unbounded => false,
+    }
+}
+
+/// Puts sections into their order, and joins those that overlap.
+fn join(mut sections: Vec<Section>) -> VecDeque<Section> {
+    sections.sort_by(|a, b| a.first.cmp(&b.first));
+    let mut joined: VecDeque<Section> = VecDeque::with_capacity(sections.len());
+    for section in sections {
+        match joined.back_mut() {
+            Some(last) if section.first <= last.last => {
+                last.table = None;
+                if section.last > last.last {
+                    last.last = section.last;
+                }
+            }
+            _ => joined.push_back(section),
+        }
+    }
+    joined
+}
+
+/// A walk through one table, block after block.
+struct TableWalk {
+    tree: Arc<Tree>,
+    table: Table,
+    file: Arc<File>,
+    range: KeyRange,
+    below: SeqNo,
+    /// Where the file is read from next, and where its pairs end.
+    unread: Range<u64>,
+    /// How much is read next.
+    read_ahead: usize,
+    /// What was read.
+    buffer: Vec<u8>,
+    /// Where in the buffer the next block begins.
+    next_block: usize,
+    /// The pairs of the block at hand that are shown.
+    pairs: Pairs,
+    /// The pair that the walk has come to.
+    place: Option<usize>,
+    /// Whether the end of the range was met.
+    is_over: bool,
+}
+
+/// Pairs of one block.
+#[derive(Default)]
+struct Pairs {
+    block: Option<Slice>,
+    /// The keys, one behind the other.
+    keys: Vec<u8>,
+    /// Where the key and the value of each pair are.
+    places: Vec<(Range<usize>, Range<usize>)>,
+    /// The key met last, whose older versions may follow.
+    last_key: Vec<u8>,
+}
+
+impl TableWalk {
+    fn begin(
+        tree: Arc<Tree>,
+        table: Table,
+        range: KeyRange,
+        below: u64,
+    ) -> Result<Self, ReadError> {
+        let regions = &table.regions;
+        let tables_end = *regions.tli.offset();
+        let end = regions.index.map_or(tables_end, |index| tables_end.min(*index.offset()));
+        let found = tree.open_table(&table).map_err(lsm_tree::Error::from).and_then(|file| {
+            let first = first_block(&tree, &table, &range.start)?;
+            Ok((file, first))
+        });
+        let (file, first) = found.map_err(|error| tree.read_error(error))?;
+        let unread = first.map_or(end, |first| *first.offset())..end;
+        Ok(Self {
+            tree,
+            table,
+            file,
+            range,
+            below,
+            unread,
+            read_ahead: first.map_or(0, |first| first.size() as usize),
+            buffer: Vec::new(),
+            next_block: 0,
+            pairs: Pairs::default(),
+            place: None,
+            is_over: false,
+        })
+    }
+
+    /// Reads until the buffer has so many bytes of the next block. False if the table has ended.
+    fn fill(&mut self, needed: usize) -> Result<bool, lsm_tree::Error> {
+        let has = self.buffer.len() - self.next_block;
+        if has >= needed {
+            return Ok(true);
+        }
+        let left = usize::try_from(self.unread.end - self.unread.start).unwrap_or(usize::MAX);
+        if has == 0 && left == 0 {
+            return Ok(false);
+        }
+        self.buffer.drain(..self.next_block);
+        self.next_block = 0;
+        let more = self.read_ahead.max(needed - has).min(left);
+        self.buffer.resize(has + more, 0);
+        self.file.read_exact_at(&mut self.buffer[has..], self.unread.start)?;
+        self.unread.start += more as u64;
+        self.read_ahead = (self.read_ahead * 2).min(MAX_READ_AHEAD);
+        match has + more >= needed {
+            true => Ok(true),
+            false => Err(lsm_tree::Error::InvalidHeader("Block")),
+        }
+    }
+
+    /// Takes the pairs of the next block over. False if the table has ended.
+    fn next_block(&mut self) -> Result<bool, lsm_tree::Error> {
+        if !self.fill(Header::serialized_len())? {
+            return Ok(false);
+        }
+        let header = Header::decode_from(&mut &self.buffer[self.next_block..])?;
+        let length = Header::serialized_len() + header.data_length as usize;
+        self.fill(length)?;
+        let mut bytes = &self.buffer[self.next_block..self.next_block + length];
+        let block = Block::from_reader(&mut bytes, self.table.metadata.data_block_compression)?;
+        if block.header.block_type != BlockType::Data {
+            return Err(lsm_tree::Error::InvalidHeader("Block"));
+        }
+        self.next_block += length;
+        let below = self.below.saturating_sub(self.table.global_seqno());
+        self.is_over = self.pairs.take(DataBlock::new(block), below, &self.range);
+        Ok(true)
+    }
+}
+
+impl Walk for TableWalk {
+    fn advance(&mut self) -> Result<bool, ReadError> {
+        let mut next = self.place.map_or(0, |place| place + 1);
+        while next >= self.pairs.places.len() {
+            next = 0;
+            let goes_on =
+                !self.is_over && self.next_block().map_err(|error| self.tree.read_error(error))?;
+            if !goes_on {
+                self.place = None;
+                self.is_over = true;
+                self.pairs.places.clear();
+                return Ok(false);
+            }
+        }
+        self.place = Some(next);
+        Ok(true)
+    }
+
+    fn lent(&self) -> Option<(&[u8], Value<'_>)> {
+        let (key, value) = self.pairs.places.get(self.place?)?;
+        let block = self.pairs.block.as_ref()?;
+        Some((&self.pairs.keys[key.clone()], Value::copied(&block[value.clone()])))
+    }
+}
+
+impl Pairs {
+    /// Takes over what of a block is shown. True if the range has ended.
+    fn take(&mut self, block: DataBlock, below: SeqNo, range: &KeyRange) -> bool {
+        self.keys.clear();
+        self.places.clear();
+        let bytes = &block.inner.data;
+        let mut is_over = false;
+        for item in block.iter() {
+            if item.seqno >= below {
+                continue;
+            }
+            let begins = self.keys.len();
+            if let Some(prefix) = &item.prefix {
+                self.keys.extend_from_slice(&bytes[prefix.0..prefix.1]);
+            }
+            self.keys.extend_from_slice(&bytes[item.key.0..item.key.1]);
+            let key = &self.keys[begins..];
+            // Versions of a key follow each other, the newest first.
+            if self.last_key == key || is_before(key, &range.start) {
+                self.keys.truncate(begins);
+                continue;
+            }
+            if is_behind(key, &range.end) {
+                is_over = true;
+                break;
+            }
+            self.last_key.clear();
+            self.last_key.extend_from_slice(key);
+            match item.value {
+                Some(value) => self.places.push((begins..self.keys.len(), value.0..value.1)),
+                None => self.keys.truncate(begins),
+            }
+        }
+        self.block = Some(block.inner.data);
+        is_over
+    }
+}
+
+/// The first block of a table that may hold a key from here on; none if there is none.
+fn first_block(
+    tree: &Tree,
+    table: &Table,
+    start: &Bound<Vec<u8>>,
+) -> Result<Option<BlockHandle>, lsm_tree::Error> {
+    let mut handle = table.regions.tli;
+    // The top of an index of two levels leads to the block that leads to the pairs.
+    for _ in 0..1 + usize::from(table.regions.index.is_some()) {
+        let index = tree.load_index(table, &handle)?;
+        let mut entries = index.iter();
+        if let Bound::Included(start) | Bound::Excluded(start) = start
+            && !entries.seek(start, SeqNo::MAX)
+        {
+            return Ok(None);
+        }
+        let Some(entry) = entries.next() else { return Ok(None) };
+        handle = BlockHandle::new(entry.offset, entry.size);
+    }
+    Ok(Some(handle))
+}
