@@ -20,7 +20,7 @@ use crate::helpers::Helpers;
 use crate::plan::{Access, IndexAccess, IndexKeys, Plan};
 use crate::record_scan::{Examiner, Pace, RecordScan, Records, record_of_key};
 use crate::records::{DocumentBytes, LentDocument, View, record_of_entry};
-use crate::sort::Sortable;
+use crate::sort::{Bar, Sortable};
 
 /// Records that an index must name one after the other until they are read on instead of looked up.
 const RUN_LENGTH: u32 = 4;
@@ -219,7 +219,27 @@ enum Source {
 }
 
 /// Finds the documents that match a query.
-struct Matching(Arc<Matcher>);
+pub(crate) struct Matching {
+    pub(crate) matcher: Arc<Matcher>,
+    /// What documents must pass besides, if they are sorted and only the first are wanted.
+    pub(crate) bar: Option<Arc<Bar>>,
+}
+
+impl From<Arc<Matcher>> for Matching {
+    fn from(matcher: Arc<Matcher>) -> Self {
+        Self { matcher, bar: None }
+    }
+}
+
+impl Matching {
+    fn matches(&self, document: &RawDocument) -> Result<Option<MatchDetails>, CommandError> {
+        let details = self.matcher.matches_with_details(document)?;
+        match (&details, &self.bar) {
+            (Some(_), Some(bar)) if !bar.may_pass(document)? => Ok(None),
+            _ => Ok(details),
+        }
+    }
+}
 
 impl Examiner for Matching {
     type Item = Found;
@@ -229,7 +249,7 @@ impl Examiner for Matching {
         record: RecordId,
         document: LentDocument<'_>,
     ) -> Result<Option<Found>, CommandError> {
-        let details = self.0.matches_with_details(&*document)?;
+        let details = self.matches(&document)?;
         Ok(details.map(|details| Found { record, document: document.keep(), details }))
     }
 }
@@ -253,12 +273,12 @@ impl Finder {
     pub(crate) fn new(
         view: View,
         collection: Arc<Collection>,
-        matcher: Arc<Matcher>,
+        matching: impl Into<Matching>,
         plan: Plan,
         interrupt: InterruptSlot,
     ) -> Result<Self, CommandError> {
         interrupt.note(&plan);
-        let matching = Matching(matcher);
+        let matching = matching.into();
         let (after, direction) = match plan.access {
             Access::Collection(direction) => (None, direction),
             Access::After(record) => (Some(record), Direction::Forward),
@@ -331,7 +351,7 @@ impl IndexSource {
                 ));
             };
             self.pace.step(document.as_bytes().len(), interrupt)?;
-            if let Some(details) = self.matching.0.matches_with_details(&*document)? {
+            if let Some(details) = self.matching.matches(&document)? {
                 return Ok(Some(Found { record, document, details }));
             }
         }

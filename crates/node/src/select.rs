@@ -7,10 +7,10 @@ use quorate_query::matcher::Matcher;
 
 use crate::catalog::Collection;
 use crate::error::CommandError;
-use crate::finder::{Finder, Found, InterruptSlot};
+use crate::finder::{Finder, Found, InterruptSlot, Matching};
 use crate::plan::{self, Plan, Question};
 use crate::records::View;
-use crate::sort::{self, Room, SortOrder};
+use crate::sort::{self, Bar, Room, SortOrder};
 
 /// Matching documents, one after the other.
 pub(crate) type FoundStream = Box<dyn Iterator<Item = Result<Found, CommandError>> + Send>;
@@ -78,8 +78,10 @@ impl Selection {
         }
     }
 
-    pub(crate) fn finder(self, plan: Plan) -> Result<Finder, CommandError> {
-        Finder::new(self.view, self.collection, self.matcher, plan, self.interrupt)
+    /// Finds what is selected, but for documents that cannot pass the bar.
+    pub(crate) fn finder(self, plan: Plan, bar: Option<Arc<Bar>>) -> Result<Finder, CommandError> {
+        let matching = Matching { matcher: self.matcher, bar };
+        Finder::new(self.view, self.collection, matching, plan, self.interrupt)
     }
 
     /// Runs the query.
@@ -94,11 +96,12 @@ impl Selection {
         let skip = usize::try_from(self.skip).unwrap_or(usize::MAX);
         let limit = self.limit.map(|limit| usize::try_from(limit).unwrap_or(usize::MAX));
         let room = self.room.clone().unwrap_or_else(|| Room::of(&self.interrupt));
-        let finder = self.finder(plan)?;
-        match order {
-            Some(order) => {
+        let bar = order.map(|order| Arc::new(Bar::new(order)));
+        let finder = self.finder(plan, bar.clone())?;
+        match bar {
+            Some(bar) => {
                 let needed = limit.map(|limit| limit.saturating_add(skip));
-                let sorted = sort::sort(&order, finder, needed, &room)?;
+                let sorted = sort::sort(&bar, finder, needed, &room)?;
                 Ok(Box::new(after(sorted, skip).take(limit.unwrap_or(usize::MAX))))
             }
             None => Ok(match limit {

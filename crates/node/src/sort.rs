@@ -4,9 +4,11 @@
 //! smallest element counts when sorting up and the greatest when sorting down; with inverted bytes
 //! for descending fields both are the first key.
 
-use std::cmp::Reverse;
+use std::cell::Cell;
+use std::cmp::{self, Reverse};
 use std::collections::BinaryHeap;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bson::{Bson, Document, RawDocument, RawDocumentBuf};
 use quorate_query::value::Path;
@@ -75,6 +77,70 @@ impl SortOrder {
             error
         })
     }
+}
+
+/// What a document must be below to be among the first of a sort with a limit.
+///
+/// The sort lowers it as it takes documents in; scans look at it ahead of the sort, from any thread, and keep no document
+/// that cannot pass. Of equal keys the earlier one wins, and the sort has always taken in what is earlier.
+#[derive(Debug)]
+pub(crate) struct Bar {
+    order: SortOrder,
+    /// The first bytes of the key, which nearly always decide; all ones without a bar.
+    first_bytes: AtomicU64,
+    key: Mutex<Option<Vec<u8>>>,
+}
+
+thread_local! {
+    /// Room for the key of a document that is compared with a bar.
+    static KEY: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+}
+
+impl Bar {
+    pub(crate) fn new(order: SortOrder) -> Self {
+        Self { order, first_bytes: AtomicU64::new(u64::MAX), key: Mutex::default() }
+    }
+
+    /// Whether a document that was not taken in yet may be among the first.
+    pub(crate) fn may_pass(&self, document: &RawDocument) -> Result<bool, CommandError> {
+        let first_bytes = self.first_bytes.load(Ordering::Relaxed);
+        if first_bytes == u64::MAX {
+            return Ok(true);
+        }
+        let mut key = KEY.take();
+        self.order.key(document, &mut key)?;
+        let passes = match first_bytes_of(&key).cmp(&first_bytes) {
+            cmp::Ordering::Less => true,
+            cmp::Ordering::Greater => false,
+            cmp::Ordering::Equal => self.key().as_ref().is_none_or(|bar| key < *bar),
+        };
+        KEY.set(key);
+        Ok(passes)
+    }
+
+    /// Documents with this key, or a greater one, no longer pass.
+    fn lower(&self, key: &[u8]) {
+        let mut bar = self.key();
+        // A sort that has put documents aside begins anew, and may come to a greater key.
+        if bar.as_ref().is_some_and(|bar| **bar <= *key) {
+            return;
+        }
+        *bar = Some(key.to_vec());
+        // Whatever a thread sees of the two, it keeps what may pass: keys only become smaller.
+        self.first_bytes.store(first_bytes_of(key), Ordering::Relaxed);
+    }
+
+    fn key(&self) -> MutexGuard<'_, Option<Vec<u8>>> {
+        self.key.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The first eight bytes of a key as a number, in the order of keys.
+fn first_bytes_of(key: &[u8]) -> u64 {
+    let mut first = [0; 8];
+    let length = key.len().min(first.len());
+    first[..length].copy_from_slice(&key[..length]);
+    u64::from_be_bytes(first)
 }
 
 struct Sorted<T> {
@@ -198,7 +264,7 @@ fn in_order<T: Sortable>(
 /// Sorts values by the documents they carry. With a limit only the first ones are kept. What does not
 /// fit into memory is put aside in sorted runs, which are merged as they are read.
 pub(crate) fn sort<T: Sortable>(
-    order: &SortOrder,
+    bar: &Bar,
     values: impl Iterator<Item = Result<T, CommandError>>,
     limit: Option<usize>,
     room: &Room,
@@ -209,11 +275,10 @@ pub(crate) fn sort<T: Sortable>(
     let limit = limit.unwrap_or(usize::MAX);
     let mut charge = room.meter.charge();
     let holds = (&mut kept, &mut runs, &mut charge);
-    let collected =
-        collect(order, values, limit, room, holds).and_then(|()| match runs.is_empty() {
-            true => Ok(()),
-            false => room.put_aside(&mut kept, &mut runs),
-        });
+    let collected = collect(bar, values, limit, room, holds).and_then(|()| match runs.is_empty() {
+        true => Ok(()),
+        false => room.put_aside(&mut kept, &mut runs),
+    });
     if let Err(error) = collected {
         room.meter.leave((kept, runs, charge));
         return Err(error);
@@ -230,7 +295,7 @@ pub(crate) fn sort<T: Sortable>(
 
 /// Keeps what may be among the first `limit` values.
 fn collect<T: Sortable>(
-    order: &SortOrder,
+    bar: &Bar,
     values: impl Iterator<Item = Result<T, CommandError>>,
     limit: usize,
     room: &Room,
@@ -239,7 +304,7 @@ fn collect<T: Sortable>(
     let mut key = Vec::new();
     for (place, value) in values.enumerate() {
         let value = value?;
-        order.key(value.document(), &mut key)?;
+        bar.order.key(value.document(), &mut key)?;
         // Of equal keys the earlier one stays. Most documents of a large collection end here.
         if kept.len() >= limit && kept.peek().is_none_or(|greatest| key >= greatest.key) {
             continue;
@@ -256,6 +321,11 @@ fn collect<T: Sortable>(
             && let Some(greatest) = kept.pop()
         {
             charge.shrink(greatest.size());
+        }
+        if kept.len() == limit
+            && let Some(greatest) = kept.peek()
+        {
+            bar.lower(&greatest.key);
         }
     }
     Ok(())
@@ -341,8 +411,39 @@ mod tests {
     ) -> Result<Vec<i32>, CommandError> {
         let order = SortOrder::parse(specification).unwrap();
         let raw = documents.iter().map(|document| Ok(RawDocumentBuf::try_from(document).unwrap()));
-        let sorted = sort(&order, raw, limit, room)?;
+        let sorted = sort(&Bar::new(order), raw, limit, room)?;
         sorted.map(|document| Ok(document?.get_i32("_id").unwrap())).collect()
+    }
+
+    /// As a scan does it that looks at the bar before it keeps a document.
+    #[test]
+    fn a_bar_stops_only_what_would_not_be_among_the_first() {
+        for (modulus, limit) in [(1, 3), (2, 3), (7, 1), (7, 20), (499, 10), (499, 499)] {
+            let documents: Vec<_> =
+                (0..500).map(|n| doc! {"_id": n, "a": (n * 7919) % modulus}).collect();
+            for specification in [doc! {"a": 1}, doc! {"a": -1, "_id": -1}] {
+                let bar = Bar::new(SortOrder::parse(&specification).unwrap());
+                let mut passed = 0;
+                let raw =
+                    documents.iter().map(|document| RawDocumentBuf::try_from(document).unwrap());
+                let passing =
+                    raw.filter(|document| bar.may_pass(document).unwrap()).map(|document| {
+                        passed += 1;
+                        Ok(document)
+                    });
+                let first = sort(&bar, passing, Some(limit), &Room::default()).unwrap();
+                let first: Vec<_> =
+                    first.map(|found| found.unwrap().get_i32("_id").unwrap()).collect();
+                let expected = sorted(specification.clone(), &documents, None);
+                assert_eq!(first, expected[..limit], "{specification} {modulus}");
+                // Documents that come in the reverse order all pass.
+                let rises = specification.contains_key("_id");
+                assert!(
+                    rises || limit == 499 || passed < 250,
+                    "{passed}, {specification} {modulus}"
+                );
+            }
+        }
     }
 
     #[test]

@@ -218,6 +218,8 @@ struct Pairs {
     places: Vec<(Range<usize>, Range<usize>)>,
     /// The key met last, whose older versions may follow.
     last_key: Vec<u8>,
+    /// Whether a key of the range was met.
+    has_begun: bool,
 }
 
 impl TableWalk {
@@ -326,7 +328,6 @@ impl Pairs {
         self.keys.clear();
         self.places.clear();
         let bytes = &block.inner.data;
-        let mut is_over = false;
         for item in block.iter() {
             if item.seqno >= below {
                 continue;
@@ -337,15 +338,13 @@ impl Pairs {
             }
             self.keys.extend_from_slice(&bytes[item.key.0..item.key.1]);
             let key = &self.keys[begins..];
-            // Versions of a key follow each other, the newest first.
-            if self.last_key == key || is_before(key, &range.start) {
+            // Versions of a key follow each other, the newest first. Neighbours differ in their last byte.
+            let is_older = key.last() == self.last_key.last() && key == self.last_key;
+            if is_older || !self.has_begun && is_before(key, &range.start) {
                 self.keys.truncate(begins);
                 continue;
             }
-            if is_behind(key, &range.end) {
-                is_over = true;
-                break;
-            }
+            self.has_begun = true;
             self.last_key.clear();
             self.last_key.extend_from_slice(key);
             match item.value {
@@ -354,6 +353,13 @@ impl Pairs {
             }
         }
         self.block = Some(block.inner.data);
+        let is_over = is_behind(&self.last_key, &range.end);
+        if is_over {
+            let keys = &self.keys;
+            let shown =
+                self.places.partition_point(|(key, _)| !is_behind(&keys[key.clone()], &range.end));
+            self.places.truncate(shown);
+        }
         is_over
     }
 }

@@ -191,7 +191,7 @@ fn describe(
     let mut answer = doc! { "explainVersion": "1", "queryPlanner": planner };
     if execute {
         let (skip, limit) = (selection.skip, selection.limit);
-        let mut finder = selection.finder(plan)?;
+        let mut finder = selection.finder(plan, None)?;
         let mut returned: u64 = 0;
         let most = match limit {
             Some(limit) if !sorts => limit.saturating_add(skip),
