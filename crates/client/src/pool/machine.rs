@@ -150,6 +150,8 @@ pub struct PoolMachine {
     tickets: u64,
     /// When the pool may next establish a connection for itself.
     populate_after: MonotonicTime,
+    /// When the latest connection was granted.
+    latest_grant: MonotonicTime,
     outputs: VecDeque<Output>,
 }
 
@@ -169,6 +171,7 @@ impl PoolMachine {
             created: 0,
             tickets: 0,
             populate_after: MonotonicTime::ZERO,
+            latest_grant: MonotonicTime::ZERO,
             outputs: VecDeque::from([Output::Event(created)]),
         }
     }
@@ -322,6 +325,18 @@ impl PoolMachine {
             }
         }
         self.serve(now);
+    }
+
+    /// Whether a connection that comes back now must be told the time: otherwise the time when it was
+    /// checked out will do, and no clock has to be read.
+    pub fn check_in_takes_time(&self) -> bool {
+        let Self { options, queue, .. } = self;
+        options.max_idle_time.is_some() || options.min_pool_size > 0 || !queue.is_empty()
+    }
+
+    /// When the latest connection was granted.
+    pub fn latest_grant(&self) -> MonotonicTime {
+        self.latest_grant
     }
 
     /// A connection comes back. `usable` is false if it broke or was left in the middle.
@@ -494,6 +509,7 @@ impl PoolMachine {
     }
 
     fn grant(&mut self, now: MonotonicTime, waiter: Waiter, connection: ConnectionId) {
+        self.latest_grant = now;
         if let Some(member) = self.members.get_mut(&connection) {
             member.stage = Stage::InUse;
         }
@@ -514,7 +530,10 @@ impl PoolMachine {
     }
 
     fn is_stale(&self, connection: ConnectionId) -> bool {
-        let Some(member) = self.members.get(&connection) else { return true };
+        self.members.get(&connection).is_none_or(|member| self.is_stale_member(member))
+    }
+
+    fn is_stale_member(&self, member: &Member) -> bool {
         let current = match member.service_id {
             None => self.generation,
             Some(id) => self.services.get(&id).map_or(member.generation, |s| s.generation),
@@ -523,11 +542,12 @@ impl PoolMachine {
     }
 
     fn perished(&self, now: MonotonicTime, connection: ConnectionId) -> Option<CloseReason> {
-        if self.is_stale(connection) {
+        let Some(member) = self.members.get(&connection) else { return Some(CloseReason::Stale) };
+        if self.is_stale_member(member) {
             return Some(CloseReason::Stale);
         }
         let limit = self.options.max_idle_time?;
-        match self.members.get(&connection)?.stage {
+        match member.stage {
             Stage::Available { since } if now.since(since) >= limit => Some(CloseReason::Idle),
             _ => None,
         }
