@@ -19,6 +19,7 @@ use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Poll, Waker};
+use std::time::Duration;
 
 use quorate_protocol::{MonotonicTime, ObjectId, ServerAddress};
 use tokio::runtime::Handle;
@@ -401,6 +402,15 @@ impl<E: Establish> Shared<E> {
     fn act_for_caller(self: &Arc<Self>) -> Entry<E> {
         let now = self.clock.now();
         let mut inner = self.lock();
+        if let Some(id) = inner.machine.check_out_at_once(now) {
+            // Told first: a listener that panics must not find a connection that is to be checked in.
+            self.emit(&inner, PoolEventKind::CheckOutStarted);
+            let duration = Duration::ZERO;
+            self.emit(&inner, PoolEventKind::CheckedOut { connection: id, duration });
+            if let Some(pooled) = self.take_idle(&mut inner, id) {
+                return Entry::Answered(Ok(pooled));
+            }
+        }
         let own = inner.machine.check_out(now);
         let mut aftermath = self.drain(&mut inner);
         let entry = match aftermath.take(own) {
@@ -416,20 +426,21 @@ impl<E: Establish> Shared<E> {
         entry
     }
 
+    fn emit(&self, inner: &Inner<E>, kind: PoolEventKind) {
+        self.watcher.count(&kind);
+        if self.watcher.listens() {
+            let failed = inner.failure.as_ref().filter(|_| kind.is_failure());
+            let error = failed.map(ToString::to_string);
+            self.watcher.tell(PoolEvent { address: self.address.clone(), kind, error });
+        }
+    }
+
     fn drain(self: &Arc<Self>, inner: &mut Inner<E>) -> Aftermath<E> {
         let mut aftermath =
             Aftermath { answer: None, further_answers: Vec::new(), closed: Vec::new() };
         while let Some(output) = inner.machine.poll_output() {
             match output {
-                Output::Event(kind) => {
-                    self.watcher.count(&kind);
-                    if !self.watcher.listens() {
-                        continue;
-                    }
-                    let failed = inner.failure.as_ref().filter(|_| kind.is_failure());
-                    let error = failed.map(ToString::to_string);
-                    self.watcher.tell(PoolEvent { address: self.address.clone(), kind, error });
-                }
+                Output::Event(kind) => self.emit(inner, kind),
                 Output::Establish { connection, generation } => {
                     let task =
                         self.runtime.spawn(establish(Arc::clone(self), connection, generation));
@@ -704,16 +715,21 @@ impl<E: Establish> Drop for PooledConnection<E> {
         let Some(held) = self.held.take() else { return };
         let id = held.id;
         let usable = held.connection.is_usable() && !held.interrupt.has_fired();
-        self.shared.act(|inner| {
-            let now = match inner.machine.check_in_takes_time() {
-                true => self.shared.clock.now(),
-                false => self.since,
-            };
-            if let Some(place) = inner.established.get_mut(&id) {
-                place.idle = Some(held);
-            }
-            inner.machine.check_in(now, id, usable);
-        });
+        let mut inner = self.shared.lock();
+        if let Some(place) = inner.established.get_mut(&id) {
+            place.idle = Some(held);
+        }
+        if usable && inner.machine.check_in_at_once(self.since, id) {
+            return self.shared.emit(&inner, PoolEventKind::CheckedIn { connection: id });
+        }
+        let now = match inner.machine.check_in_takes_time() {
+            true => self.shared.clock.now(),
+            false => self.since,
+        };
+        inner.machine.check_in(now, id, usable);
+        let aftermath = self.shared.drain(&mut inner);
+        drop(inner);
+        self.shared.finish(aftermath);
     }
 }
 
