@@ -318,7 +318,7 @@ impl Inner {
                         Some(self.exchange(operation, &mut connection, &body, sequence).await)
                     }
                     Ok(false) => None,
-                    Err(kind) => Some(Err(kind)),
+                    Err(kind) => Some(Err(Box::new(kind))),
                 }
             });
             outcome = again.await.unwrap_or(outcome);
@@ -329,7 +329,7 @@ impl Inner {
             Ok(reply) => self.judge(&connection, session, selected.server().address(), reply, sent),
             Err(kind) => {
                 self.report(&connection, &kind);
-                Err(Error::new(kind))
+                Err(Error::new(*kind))
             }
         };
         under_way.end(reply, &result);
@@ -416,13 +416,14 @@ impl Inner {
         }
     }
 
+    /// Sends the command and reads the reply. What went wrong is boxed: it is far larger than a reply.
     async fn exchange(
         &self,
         operation: &Operation<'_>,
         connection: &mut PooledConnection<ServerEstablisher>,
         body: &RawDocument,
         sequence: Option<(&CStr, &[RawDocumentBuf])>,
-    ) -> Result<RawDocumentBuf, ErrorKind> {
+    ) -> Result<RawDocumentBuf, Box<ErrorKind>> {
         let sequences: &[_] = sequence.as_slice();
         let request = Request { sequences, ..Request::new(body) };
         let work = connection.run(async |server| {
@@ -440,19 +441,19 @@ impl Inner {
                 Ok(outcome) => outcome,
                 Err(_) => {
                     let address = connection.address().clone();
-                    return Err(ErrorKind::SocketTimeout { address, limit });
+                    return Err(Box::new(ErrorKind::SocketTimeout { address, limit }));
                 }
             },
         };
-        let address = || connection.address().clone();
-        match outcome {
-            Err(interrupted) => Err(ErrorKind::Interrupted(interrupted)),
-            Ok(Ok(reply)) => Ok(reply),
-            Ok(Err(ConnectionError::Encode(error))) => {
-                Err(ErrorKind::BadCommand(error.to_string()))
+        let kind = match outcome {
+            Ok(Ok(reply)) => return Ok(reply),
+            Err(interrupted) => ErrorKind::Interrupted(interrupted),
+            Ok(Err(ConnectionError::Encode(error))) => ErrorKind::BadCommand(error.to_string()),
+            Ok(Err(cause)) => {
+                ErrorKind::Connection { address: connection.address().clone(), cause }
             }
-            Ok(Err(cause)) => Err(ErrorKind::Connection { address: address(), cause }),
-        }
+        };
+        Err(Box::new(kind))
     }
 
     fn learn(&self, session: &SessionInUse<'_>, reply: &RawDocument) {
