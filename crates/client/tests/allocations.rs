@@ -22,7 +22,7 @@ use quorate_wire::{KnownMembers, parse_hello_of};
 const MOST_FOR_PING: u64 = 2;
 
 /// The same of one `find_one`.
-const MOST_FOR_FIND_ONE: u64 = 23;
+const MOST_FOR_FIND_ONE: u64 = 22;
 
 /// How many operations are averaged, after as many that warm the pool up.
 const ROUNDS: u64 = 200;
