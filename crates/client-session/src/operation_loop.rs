@@ -23,7 +23,7 @@ use quorate_protocol::{ErrorCode, MonotonicTime, ServerAddress};
 
 use crate::ServerSession;
 use crate::labels::{Failure, RETRYABLE_WRITE_ERROR};
-use crate::session::{SessionError, SessionState, SessionUse};
+use crate::session::{SessionError, SessionState, SessionUse, add_own};
 
 /// The server had too much to do.
 pub const SYSTEM_OVERLOADED_ERROR: &str = "SystemOverloadedError";
@@ -230,15 +230,47 @@ impl<E: Failure> OperationLoop<E> {
         take: impl FnOnce(Duration) -> Option<ServerSession>,
     ) -> Result<(), SessionError> {
         self.first = session.add_to(body, usage, take)?;
+        self.number(body, || session.next_transaction_number());
+        Ok(())
+    }
+
+    /// The same for an operation in a session of its own, of which `server` is the server's part.
+    pub fn add_own_session(
+        &mut self,
+        body: &mut RawDocumentBuf,
+        server: &mut Option<ServerSession>,
+        usage: &SessionUse<'_>,
+        take: impl FnOnce(Duration) -> Option<ServerSession>,
+    ) {
+        add_own(body, server, usage, take);
+        self.number(body, || server.as_mut().map(ServerSession::next_transaction_number));
+    }
+
+    /// Adds `txnNumber` to a write that may be sent twice.
+    fn number(&mut self, body: &mut RawDocumentBuf, next: impl FnOnce() -> Option<i64>) {
         if self.may_retry && self.kind.retry == Retry::Write && self.kind.role == Role::Statement {
             if self.transaction_number.is_none() {
-                self.transaction_number = session.next_transaction_number();
+                self.transaction_number = next();
             }
             if let Some(number) = self.transaction_number {
                 body.append(cstr!("txnNumber"), number);
             }
         }
-        Ok(())
+    }
+
+    /// [`failed`](Self::failed) for an operation in a session of its own.
+    pub fn failed_in_own_session(
+        &mut self,
+        server: &ServerAddress,
+        error: E,
+        now: MonotonicTime,
+        chance: f64,
+        own: &mut Option<ServerSession>,
+    ) -> Next<E> {
+        if let Some(own) = own.as_mut().filter(|_| error.is_network()) {
+            own.mark_dirty();
+        }
+        self.failed(server, error, now, chance, None)
     }
 
     /// The attempt at this server failed. `chance` is evenly spread over `[0, 1)`.

@@ -211,21 +211,7 @@ impl SessionState {
         usage: &SessionUse<'_>,
         take: impl FnOnce(Duration) -> Option<ServerSession>,
     ) -> Result<bool, SessionError> {
-        let own_lsid = is_set(body, "lsid");
-        let mut known = own_lsid;
-        if usage.acknowledged
-            && !own_lsid
-            && let Some(lifetime) = usage.lifetime
-        {
-            if self.server.is_none() {
-                self.server = take(lifetime);
-            }
-            if let Some(server) = &mut self.server {
-                server.used(usage.now);
-                body.append(cstr!("lsid"), server.lsid());
-                known = true;
-            }
-        }
+        let known = add_id(body, &mut self.server, usage, take);
         if usage.role != Role::Statement {
             return Ok(false);
         }
@@ -278,17 +264,7 @@ impl SessionState {
             body.append(cstr!("readConcern"), snapshot.read_concern(usage.max_wire_version)?);
             return Ok(());
         }
-        let Some(level) = usage.read_concern else { return Ok(()) };
-        let mut concern = RawDocumentBuf::new();
-        if !level.is_empty() {
-            concern.append(cstr!("level"), level);
-        }
-        if let Some(time) = self.after_cluster_time() {
-            concern.append(cstr!("afterClusterTime"), time);
-        }
-        if !concern.is_empty() {
-            body.append(cstr!("readConcern"), concern);
-        }
+        append_read_concern(body, usage, self.after_cluster_time());
         Ok(())
     }
 
@@ -330,6 +306,62 @@ impl SessionState {
             self.transaction.unpin();
         }
         error
+    }
+}
+
+/// Adds `lsid`, unless the command brings its own; whether it carries one then. `take` gives a server
+/// session where there is none.
+fn add_id(
+    body: &mut RawDocumentBuf,
+    server: &mut Option<ServerSession>,
+    usage: &SessionUse<'_>,
+    take: impl FnOnce(Duration) -> Option<ServerSession>,
+) -> bool {
+    if is_set(body, "lsid") {
+        return true;
+    }
+    let Some(lifetime) = usage.lifetime.filter(|_| usage.acknowledged) else { return false };
+    if server.is_none() {
+        *server = take(lifetime);
+    }
+    let Some(server) = server else { return false };
+    server.used(usage.now);
+    body.append(cstr!("lsid"), server.lsid());
+    true
+}
+
+/// The operation's level, and the time that its session wants to have seen.
+fn append_read_concern(
+    body: &mut RawDocumentBuf,
+    usage: &SessionUse<'_>,
+    after: Option<Timestamp>,
+) {
+    let level = usage.read_concern.filter(|level| !level.is_empty());
+    if usage.read_concern.is_none() || (level.is_none() && after.is_none()) {
+        return;
+    }
+    let mut concern = RawDocumentBuf::new();
+    if let Some(level) = level {
+        concern.append(cstr!("level"), level);
+    }
+    if let Some(time) = after {
+        concern.append(cstr!("afterClusterTime"), time);
+    }
+    body.append(cstr!("readConcern"), concern);
+}
+
+/// Adds to a command what the session asks for that its operation made for itself: such a session has
+/// no transaction and no snapshot, and its reads follow no earlier operation.
+pub(crate) fn add_own(
+    body: &mut RawDocumentBuf,
+    server: &mut Option<ServerSession>,
+    usage: &SessionUse<'_>,
+    take: impl FnOnce(Duration) -> Option<ServerSession>,
+) {
+    add_id(body, server, usage, take);
+    if usage.role == Role::Statement && usage.read_concern.is_some() && !is_set(body, "readConcern")
+    {
+        append_read_concern(body, usage, None);
     }
 }
 

@@ -19,7 +19,8 @@ use arc_swap::ArcSwap;
 use quorate_protocol::{HelloCommand, MonotonicTime, ServerAddress};
 use quorate_server_discovery::{
     CheckId, CheckKind, DiscoveryEvent, DiscoveryOptions, Input, MonitorCommand, OptionsError,
-    Output, PoolCommand, RecordingStart, Topology, TopologyDescription, TopologyId,
+    Output, PoolCommand, RecordingStart, SelectionRequest, ServerDescription, Topology,
+    TopologyDescription, TopologyId, TopologyType,
 };
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, mpsc, watch};
@@ -87,19 +88,62 @@ impl ServerHandle {
     }
 
     /// Counts an operation until the guard is dropped.
-    pub(crate) fn begin_operation(self: &Arc<Self>) -> OperationGuard {
+    pub(crate) fn begin_operation(&self) -> OperationGuard<'_> {
         self.operations.fetch_add(1, Ordering::Relaxed);
-        OperationGuard(Arc::clone(self))
+        OperationGuard(self)
     }
 }
 
 /// Counts one running operation.
 #[derive(Debug)]
-pub(crate) struct OperationGuard(Arc<ServerHandle>);
+pub(crate) struct OperationGuard<'a>(&'a ServerHandle);
 
-impl Drop for OperationGuard {
+impl Drop for OperationGuard<'_> {
     fn drop(&mut self) {
         self.0.operations.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A server, and where operations on it run.
+type Usable = (Arc<ServerDescription>, Arc<ServerHandle>);
+
+/// What the client believes, and the server that most operations go to.
+pub(crate) struct View {
+    description: Arc<TopologyDescription>,
+    /// The one server that takes writes: operations that go there look nothing up. `None` if there is
+    /// no such server, or several.
+    writable: Option<Usable>,
+}
+
+impl View {
+    pub(crate) fn description(&self) -> &Arc<TopologyDescription> {
+        &self.description
+    }
+}
+
+/// The server that an attempt goes to. Holds no more than the view if that is the one of most
+/// operations: every count of references is shared by all callers.
+pub(crate) struct Selected {
+    view: Arc<View>,
+    other: Option<Usable>,
+}
+
+impl Selected {
+    pub(crate) fn description(&self) -> &TopologyDescription {
+        &self.view.description
+    }
+
+    pub(crate) fn server(&self) -> &ServerDescription {
+        &self.usable().0
+    }
+
+    pub(crate) fn handle(&self) -> &ServerHandle {
+        &self.usable().1
+    }
+
+    fn usable(&self) -> &Usable {
+        let usable = self.other.as_ref().or(self.view.writable.as_ref());
+        usable.expect("a server of the view was selected, or another one")
     }
 }
 
@@ -160,7 +204,7 @@ pub(crate) struct Discovery {
     tap: OptionalTap,
     counters: Counters,
     state: Mutex<State>,
-    published: ArcSwap<TopologyDescription>,
+    published: ArcSwap<View>,
     servers: Servers,
     /// Changes whenever a description is published.
     revision: watch::Sender<u64>,
@@ -221,7 +265,7 @@ impl Drop for MonitorState {
 
 impl fmt::Debug for Discovery {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Discovery({})", self.published.load())
+        write!(f, "Discovery({})", self.published.load().description)
     }
 }
 
@@ -275,7 +319,10 @@ impl Discovery {
             listeners,
             tap: OptionalTap(tap),
             counters: Counters::default(),
-            published: ArcSwap::from(Arc::clone(topology.description())),
+            published: ArcSwap::from_pointee(View {
+                description: Arc::clone(topology.description()),
+                writable: None,
+            }),
             state: Mutex::new(State {
                 topology,
                 monitors: BTreeMap::new(),
@@ -309,7 +356,39 @@ impl Discovery {
 
     /// What the client believes now. Takes no lock.
     pub(crate) fn description(&self) -> Arc<TopologyDescription> {
+        Arc::clone(&self.published.load().description)
+    }
+
+    /// The same, to select a server from. Takes no lock.
+    pub(crate) fn view(&self) -> Arc<View> {
         self.published.load_full()
+    }
+
+    /// A server of a view, if it can be used.
+    pub(crate) fn selected(
+        &self,
+        view: &Arc<View>,
+        server: &Arc<ServerDescription>,
+    ) -> Option<Selected> {
+        let most = view.writable.as_ref().is_some_and(|(known, _)| Arc::ptr_eq(known, server));
+        let other = match most {
+            true => None,
+            false => Some((Arc::clone(server), self.server(server.address())?)),
+        };
+        Some(Selected { view: Arc::clone(view), other })
+    }
+
+    /// Makes a description the one that operations see. The pools of its servers are open.
+    fn publish(&self, description: Arc<TopologyDescription>) {
+        let writable = match description.topology_type() {
+            // Operations are spread over all routers.
+            TopologyType::Sharded => None,
+            _ => description.select_with(&SelectionRequest::WRITE, || 0, |_| 0).ok().flatten(),
+        };
+        let writable =
+            writable.and_then(|server| Some((Arc::clone(server), self.server(server.address())?)));
+        self.published.store(Arc::new(View { description, writable }));
+        self.revision.send_modify(|revision| *revision += 1);
     }
 
     /// Tells when a description is published.
@@ -427,10 +506,7 @@ impl Discovery {
     fn drain(&self, state: &mut State, now: MonotonicTime) {
         while let Some(output) = state.topology.poll_output() {
             match output {
-                Output::Publish(description) => {
-                    self.published.store(description);
-                    self.revision.send_modify(|revision| *revision += 1);
-                }
+                Output::Publish(description) => self.publish(description),
                 Output::Event(event) => {
                     logging::discovery(self.id, &event);
                     self.tap.event(now, &event);

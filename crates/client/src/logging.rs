@@ -75,15 +75,26 @@ pub(crate) enum SelectionStep<'a> {
     Failed(&'a Error),
 }
 
+/// Asked before each message, in line: most clients are not logged.
+#[inline]
 pub(crate) fn selection(
     discovery: &Discovery,
     operation: &Operation<'_>,
     id: OperationId,
     step: SelectionStep<'_>,
 ) {
-    if !enabled!(target: SELECTION, Level::INFO) && !enabled!(target: SELECTION, Level::DEBUG) {
-        return;
+    if enabled!(target: SELECTION, Level::INFO) || enabled!(target: SELECTION, Level::DEBUG) {
+        tell_selection(discovery, operation, id, step);
     }
+}
+
+#[cold]
+fn tell_selection(
+    discovery: &Discovery,
+    operation: &Operation<'_>,
+    id: OperationId,
+    step: SelectionStep<'_>,
+) {
     let topology = discovery.topology_id().0;
     let description = discovery.description().to_string();
     let selector = match &operation.target {

@@ -101,7 +101,10 @@ impl ServerCounters {
             PoolEventKind::ConnectionClosed { .. } => self.connections_closed.add(1),
             PoolEventKind::CheckedOut { duration, .. } => {
                 self.check_outs.add(1);
-                self.check_out_wait.add_time(*duration);
+                // Most callers do not wait.
+                if !duration.is_zero() {
+                    self.check_out_wait.add_time(*duration);
+                }
             }
             PoolEventKind::CheckOutFailed { duration, .. } => {
                 self.check_outs_failed.add(1);

@@ -7,7 +7,6 @@
 
 use std::borrow::Cow;
 use std::pin::pin;
-use std::sync::Arc;
 use std::time::Duration;
 
 use bson::raw::{CStr, RawDocument, RawDocumentBuf, cstr};
@@ -16,10 +15,9 @@ use quorate_client_session::{
     Next, OperationKind, OperationLoop, RetryRules, SYSTEM_OVERLOADED_ERROR, SelectedServer,
     SessionUse, add_read_preference,
 };
-use quorate_protocol::{ReadPreference, ServerAddress};
+use quorate_protocol::{MonotonicTime, ReadPreference, ServerAddress};
 use quorate_server_discovery::{
-    ApplicationError, HandshakeProgress, Input, ServerDescription, ServerType, TopologyDescription,
-    TopologyType,
+    ApplicationError, HandshakeProgress, Input, ServerType, TopologyDescription, TopologyType,
 };
 use quorate_wire::{CommandError, command_error, find_field};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
@@ -28,14 +26,14 @@ use tracing::Instrument;
 use crate::client::Inner;
 use crate::command_event::{OperationId, UnderWay};
 use crate::connection::{ConnectionError, Request};
-use crate::discovery::ServerHandle;
+use crate::discovery::Selected;
 use crate::error::{Error, ErrorKind};
 use crate::establish::ServerEstablisher;
 use crate::handshake::ConnectionFacts;
 use crate::logging;
 use crate::pool::{CheckOutError, PooledConnection};
 use crate::reauthentication::wants_login;
-use crate::session::Session;
+use crate::session::{Session, SessionInUse};
 
 pub(crate) use quorate_client_session::{Purpose, Retry, Role};
 
@@ -155,19 +153,11 @@ pub(crate) struct Reply {
     pub(crate) sent: usize,
 }
 
-/// The server that an attempt goes to.
-pub(crate) struct Selected {
-    pub(crate) description: Arc<TopologyDescription>,
-    pub(crate) server: Arc<ServerDescription>,
-    pub(crate) handle: Arc<ServerHandle>,
-}
-
 /// One attempt of an operation.
 #[derive(Clone, Copy)]
 struct Attempt<'a> {
     operation: &'a Operation<'a>,
     id: OperationId,
-    session: &'a Session,
     selected: &'a Selected,
 }
 
@@ -182,28 +172,23 @@ impl Inner {
             let reason = "an unacknowledged write cannot be part of a session".to_owned();
             return Err(Error::new(ErrorKind::BadCommand(reason)));
         }
-        let own;
-        let session = match session {
-            Some(session) => {
-                self.admit(operation, session)?;
-                session
-            }
-            None => {
-                own = Session::implicit(Arc::clone(&self.sessions));
-                &own
+        if let Some(session) = session {
+            self.admit(operation, session)?;
+        }
+        let mut session = SessionInUse::new(session, &self.sessions);
+        let outcome = {
+            // Pinned first: the future is large, and what wraps it would copy it.
+            let attempts = pin!(self.attempt(operation, &mut session));
+            let attempts = attempts.instrument(logging::span(operation));
+            match operation.deadline {
+                None => attempts.await,
+                Some(deadline) => match timeout_at(deadline.at, attempts).await {
+                    Ok(result) => result,
+                    Err(_) => Err(deadline.error()),
+                },
             }
         };
-        // Pinned first: the future is large, and what wraps it would copy it.
-        let attempts = pin!(self.attempt(operation, session));
-        let attempts = attempts.instrument(logging::span(operation));
-        let outcome = match operation.deadline {
-            None => attempts.await,
-            Some(deadline) => match timeout_at(deadline.at, attempts).await {
-                Ok(result) => result,
-                Err(_) => Err(deadline.error()),
-            },
-        };
-        outcome.map_err(|error| session.lock().labelled(operation.role, error))
+        outcome.map_err(|error| session.labelled(operation.role, error))
     }
 
     /// Whether an operation may run in this session of the application's now.
@@ -225,7 +210,11 @@ impl Inner {
     }
 
     /// Does what the operation loop says, until there is a reply or an error.
-    async fn attempt(&self, operation: &Operation<'_>, session: &Session) -> Result<Reply, Error> {
+    async fn attempt(
+        &self,
+        operation: &Operation<'_>,
+        session: &mut SessionInUse<'_>,
+    ) -> Result<Reply, Error> {
         let id = operation.id.unwrap_or_else(|| self.next_operation_id());
         let clock = self.discovery.clock();
         let deadline = operation.deadline.map(|deadline| clock.now() + deadline.left());
@@ -236,11 +225,11 @@ impl Inner {
         loop {
             next = match next {
                 Next::Select => {
-                    let pinned = self.pinned(operation, session);
+                    let pinned = session.pinned(operation.role);
                     match self.select(operation, id, attempts.deprioritized(), pinned).await {
                         Ok(selected) => {
                             let server = self.as_target(&selected);
-                            let next = attempts.selected(server, Some(&session.lock()));
+                            let next = session.selected(&mut attempts, server);
                             target = Some(selected);
                             next
                         }
@@ -252,13 +241,13 @@ impl Inner {
                         self.discovery.counters().command_retried();
                     }
                     let selected = target.as_ref().expect("a server is selected before sending");
-                    let attempt = Attempt { operation, id, session, selected };
-                    match self.once(attempt, &mut attempts, &mut sent).await {
+                    let attempt = Attempt { operation, id, selected };
+                    match self.once(attempt, session, &mut attempts, &mut sent).await {
                         Ok(reply) => return Ok(reply),
                         Err(error) => {
                             let (now, chance) = (clock.now(), self.random_fraction());
-                            let server = selected.server.address();
-                            attempts.failed(server, error, now, chance, Some(&mut session.lock()))
+                            let server = selected.server().address();
+                            session.failed(&mut attempts, server, error, now, chance)
                         }
                     }
                 }
@@ -282,17 +271,9 @@ impl Inner {
 
     fn as_target(&self, selected: &Selected) -> SelectedServer {
         SelectedServer {
-            max_wire_version: selected.server.wire_versions().max,
-            takes_retryable_writes: selected.server.server_type() != ServerType::Standalone
-                && session_lifetime(&selected.description).is_some(),
-        }
-    }
-
-    /// The router that the session's transaction runs on.
-    fn pinned(&self, operation: &Operation<'_>, session: &Session) -> Option<ServerAddress> {
-        match operation.role {
-            Role::Beside => None,
-            Role::Statement | Role::Ending => session.lock().transaction.pinned().cloned(),
+            max_wire_version: selected.server().wire_versions().max,
+            takes_retryable_writes: selected.server().server_type() != ServerType::Standalone
+                && session_lifetime(selected.description()).is_some(),
         }
     }
 
@@ -301,18 +282,19 @@ impl Inner {
     async fn once(
         &self,
         attempt: Attempt<'_>,
+        session: &mut SessionInUse<'_>,
         attempts: &mut OperationLoop<Error>,
         sent: &mut Option<usize>,
     ) -> Result<Reply, Error> {
-        let Attempt { operation, id, session, selected } = attempt;
-        let _running = selected.handle.begin_operation();
-        let mut connection = selected.handle.pool().check_out().await.map_err(|error| {
+        let Attempt { operation, id, selected } = attempt;
+        let _running = selected.handle().begin_operation();
+        let mut connection = selected.handle().pool().check_out().await.map_err(|error| {
             Error::new(match error {
                 CheckOutError::PoolClosed { .. } if self.discovery.is_closed() => ErrorKind::Closed,
                 error => ErrorKind::CheckOut(error),
             })
         })?;
-        let body = self.compose(attempt, attempts)?;
+        let body = self.compose(attempt, connection.since(), session, attempts)?;
         let sequence = match operation.sequence {
             Some((name, documents)) => {
                 let count = match *sent {
@@ -336,7 +318,7 @@ impl Inner {
                         Some(self.exchange(operation, &mut connection, &body, sequence).await)
                     }
                     Ok(false) => None,
-                    Err(kind) => Some(Err(kind)),
+                    Err(kind) => Some(Err(Box::new(kind))),
                 }
             });
             outcome = again.await.unwrap_or(outcome);
@@ -344,10 +326,10 @@ impl Inner {
         let reply = outcome.as_ref().ok().filter(|_| under_way.is_told()).cloned();
         let sent = sequence.map_or(0, |(_, documents)| documents.len());
         let result = match outcome {
-            Ok(reply) => self.judge(&connection, session, selected.server.address(), reply, sent),
+            Ok(reply) => self.judge(&connection, session, selected.server().address(), reply, sent),
             Err(kind) => {
                 self.report(&connection, &kind);
-                Err(Error::new(kind))
+                Err(Error::new(*kind))
             }
         };
         under_way.end(reply, &result);
@@ -358,27 +340,28 @@ impl Inner {
     fn compose(
         &self,
         attempt: Attempt<'_>,
+        now: MonotonicTime,
+        session: &mut SessionInUse<'_>,
         attempts: &mut OperationLoop<Error>,
     ) -> Result<RawDocumentBuf, Error> {
-        let Attempt { operation, session, selected, .. } = attempt;
-        let topology_type = selected.description.topology_type();
+        let Attempt { operation, selected, .. } = attempt;
+        let topology_type = selected.description().topology_type();
         let mut body = match operation.role {
-            Role::Ending => session.lock().transaction.ending(operation.deadline.is_some()),
+            Role::Ending => session.ending(operation.deadline.is_some()),
             Role::Statement | Role::Beside => roomy(&operation.body),
         };
         let usage = SessionUse {
             role: operation.role,
             acknowledged: operation.acknowledged,
-            now: self.discovery.clock().now(),
-            lifetime: session_lifetime(&selected.description),
+            now,
+            lifetime: session_lifetime(selected.description()),
             load_balanced: topology_type == TopologyType::LoadBalanced,
-            router: (topology_type == TopologyType::Sharded).then(|| selected.server.address()),
-            max_wire_version: selected.server.wire_versions().max,
+            router: (topology_type == TopologyType::Sharded).then(|| selected.server().address()),
+            max_wire_version: selected.server().wire_versions().max,
             read_concern: operation.read_concern,
             continues_cursor: matches!(operation.target, Target::Server(_)),
         };
-        let take = |lifetime| self.sessions.take(usage.now, lifetime);
-        attempts.add_session(&mut body, &mut session.lock(), &usage, take)?;
+        session.add_to(attempts, &mut body, &usage, &self.sessions)?;
         self.cluster_time.append_to(&mut body);
         let preference = match &operation.target {
             Target::Write => None,
@@ -388,13 +371,13 @@ impl Inner {
             Target::Server(_) => Some(None),
         };
         if let Some(preference) = preference {
-            let server_type = selected.server.server_type();
+            let server_type = selected.server().server_type();
             add_read_preference(&mut body, topology_type, server_type, preference);
         }
         if let Some(deadline) = operation.deadline.filter(|_| operation.tells_deadline)
             && find_field(&body, "maxTimeMS").is_none()
         {
-            let millis = deadline.max_time_ms(selected.server.min_round_trip_time())?;
+            let millis = deadline.max_time_ms(selected.server().min_round_trip_time())?;
             body.append(cstr!("maxTimeMS"), millis);
         }
         if let Some(api) = &self.options.server_api {
@@ -408,7 +391,7 @@ impl Inner {
     fn judge(
         &self,
         connection: &PooledConnection<ServerEstablisher>,
-        session: &Session,
+        session: &SessionInUse<'_>,
         server: &ServerAddress,
         reply: RawDocumentBuf,
         sent: usize,
@@ -433,13 +416,14 @@ impl Inner {
         }
     }
 
+    /// Sends the command and reads the reply. What went wrong is boxed: it is far larger than a reply.
     async fn exchange(
         &self,
         operation: &Operation<'_>,
         connection: &mut PooledConnection<ServerEstablisher>,
         body: &RawDocument,
         sequence: Option<(&CStr, &[RawDocumentBuf])>,
-    ) -> Result<RawDocumentBuf, ErrorKind> {
+    ) -> Result<RawDocumentBuf, Box<ErrorKind>> {
         let sequences: &[_] = sequence.as_slice();
         let request = Request { sequences, ..Request::new(body) };
         let work = connection.run(async |server| {
@@ -457,23 +441,23 @@ impl Inner {
                 Ok(outcome) => outcome,
                 Err(_) => {
                     let address = connection.address().clone();
-                    return Err(ErrorKind::SocketTimeout { address, limit });
+                    return Err(Box::new(ErrorKind::SocketTimeout { address, limit }));
                 }
             },
         };
-        let address = || connection.address().clone();
-        match outcome {
-            Err(interrupted) => Err(ErrorKind::Interrupted(interrupted)),
-            Ok(Ok(reply)) => Ok(reply),
-            Ok(Err(ConnectionError::Encode(error))) => {
-                Err(ErrorKind::BadCommand(error.to_string()))
+        let kind = match outcome {
+            Ok(Ok(reply)) => return Ok(reply),
+            Err(interrupted) => ErrorKind::Interrupted(interrupted),
+            Ok(Err(ConnectionError::Encode(error))) => ErrorKind::BadCommand(error.to_string()),
+            Ok(Err(cause)) => {
+                ErrorKind::Connection { address: connection.address().clone(), cause }
             }
-            Ok(Err(cause)) => Err(ErrorKind::Connection { address: address(), cause }),
-        }
+        };
+        Err(Box::new(kind))
     }
 
-    fn learn(&self, session: &Session, reply: &RawDocument) {
-        session.lock().learn(reply);
+    fn learn(&self, session: &SessionInUse<'_>, reply: &RawDocument) {
+        session.learn(reply);
         if let Some(time) = find_field(reply, "$clusterTime").and_then(|field| field.document()) {
             self.cluster_time.advance(time);
         }

@@ -19,6 +19,7 @@ use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Poll, Waker};
+use std::time::Duration;
 
 use quorate_protocol::{MonotonicTime, ObjectId, ServerAddress};
 use tokio::runtime::Handle;
@@ -139,7 +140,16 @@ struct Inner<E: Establish> {
 /// The place of an established connection.
 struct Place<C> {
     /// `None` while it is in use. Boxed, because it moves with every operation.
-    idle: Option<Box<C>>,
+    idle: Option<Box<Held<C>>>,
+    interrupt: Arc<Interrupt>,
+}
+
+/// A connection, and what its operations know of it without asking the pool.
+struct Held<C> {
+    connection: C,
+    id: ConnectionId,
+    generation: PoolGeneration,
+    service_id: Option<ObjectId>,
     interrupt: Arc<Interrupt>,
 }
 
@@ -180,7 +190,7 @@ struct Aftermath<E: Establish> {
     answer: Option<(Ticket, CheckOutResult<E>)>,
     further_answers: Vec<(Ticket, CheckOutResult<E>)>,
     /// Sockets to close; closing is left to their `Drop`.
-    closed: Vec<Box<E::Connection>>,
+    closed: Vec<Box<Held<E::Connection>>>,
 }
 
 impl<E: Establish> Aftermath<E> {
@@ -392,6 +402,15 @@ impl<E: Establish> Shared<E> {
     fn act_for_caller(self: &Arc<Self>) -> Entry<E> {
         let now = self.clock.now();
         let mut inner = self.lock();
+        if let Some(id) = inner.machine.check_out_at_once(now) {
+            // Told first: a listener that panics must not find a connection that is to be checked in.
+            self.emit(&inner, PoolEventKind::CheckOutStarted);
+            let duration = Duration::ZERO;
+            self.emit(&inner, PoolEventKind::CheckedOut { connection: id, duration });
+            if let Some(pooled) = self.take_idle(&mut inner, id) {
+                return Entry::Answered(Ok(pooled));
+            }
+        }
         let own = inner.machine.check_out(now);
         let mut aftermath = self.drain(&mut inner);
         let entry = match aftermath.take(own) {
@@ -407,20 +426,21 @@ impl<E: Establish> Shared<E> {
         entry
     }
 
+    fn emit(&self, inner: &Inner<E>, kind: PoolEventKind) {
+        self.watcher.count(&kind);
+        if self.watcher.listens() {
+            let failed = inner.failure.as_ref().filter(|_| kind.is_failure());
+            let error = failed.map(ToString::to_string);
+            self.watcher.tell(PoolEvent { address: self.address.clone(), kind, error });
+        }
+    }
+
     fn drain(self: &Arc<Self>, inner: &mut Inner<E>) -> Aftermath<E> {
         let mut aftermath =
             Aftermath { answer: None, further_answers: Vec::new(), closed: Vec::new() };
         while let Some(output) = inner.machine.poll_output() {
             match output {
-                Output::Event(kind) => {
-                    self.watcher.count(&kind);
-                    if !self.watcher.listens() {
-                        continue;
-                    }
-                    let failed = inner.failure.as_ref().filter(|_| kind.is_failure());
-                    let error = failed.map(ToString::to_string);
-                    self.watcher.tell(PoolEvent { address: self.address.clone(), kind, error });
-                }
+                Output::Event(kind) => self.emit(inner, kind),
                 Output::Establish { connection, generation } => {
                     let task =
                         self.runtime.spawn(establish(Arc::clone(self), connection, generation));
@@ -467,19 +487,9 @@ impl<E: Establish> Shared<E> {
         inner: &mut Inner<E>,
         id: ConnectionId,
     ) -> Option<PooledConnection<E>> {
-        let place = inner.established.get_mut(&id)?;
-        let (generation, service_id) = inner.machine.generation_of(id)?;
-        let connection = place.idle.take()?;
-        let interrupt = Arc::clone(&place.interrupt);
-        let shared = Arc::clone(self);
-        Some(PooledConnection {
-            connection: Some(connection),
-            id,
-            generation,
-            service_id,
-            interrupt,
-            shared,
-        })
+        let held = inner.established.get_mut(&id)?.idle.take();
+        let since = inner.machine.latest_grant();
+        held.is_some().then(|| PooledConnection { held, since, shared: Arc::clone(self) })
     }
 
     fn finish(&self, aftermath: Aftermath<E>) {
@@ -516,9 +526,14 @@ async fn establish<E: Establish>(
         Ok(Established { connection, service_id }) => shared.act(|inner| {
             // One that was closed meanwhile is dropped right here.
             if inner.establishing.remove(&id).is_some() {
-                let (idle, interrupt) = (Some(Box::new(connection)), Arc::default());
-                inner.established.insert(id, Place { idle, interrupt });
                 inner.machine.on_established(now, id, service_id);
+                // One that is stale by now is closed with the outputs that follow.
+                let told = inner.machine.generation_of(id);
+                let (generation, service_id) = told.unwrap_or((generation, service_id));
+                let interrupt = Arc::<Interrupt>::default();
+                let own = Arc::clone(&interrupt);
+                let held = Held { connection, id, generation, service_id, interrupt: own };
+                inner.established.insert(id, Place { idle: Some(Box::new(held)), interrupt });
             }
         }),
         Err(error) => {
@@ -618,18 +633,25 @@ impl Interrupt {
 /// operation, it is closed.
 pub struct PooledConnection<E: Establish> {
     /// `None` only while it is being dropped.
-    connection: Option<Box<E::Connection>>,
-    id: ConnectionId,
-    generation: PoolGeneration,
-    service_id: Option<ObjectId>,
-    interrupt: Arc<Interrupt>,
+    held: Option<Box<Held<E::Connection>>>,
+    /// When it was checked out.
+    since: MonotonicTime,
     shared: Arc<Shared<E>>,
 }
 
 impl<E: Establish> PooledConnection<E> {
     /// Its number in the pool.
     pub fn id(&self) -> ConnectionId {
-        self.id
+        self.held().id
+    }
+
+    /// When it was checked out.
+    pub(crate) fn since(&self) -> MonotonicTime {
+        self.since
+    }
+
+    fn held(&self) -> &Held<E::Connection> {
+        self.held.as_ref().expect("the connection is taken out only by drop")
     }
 
     /// The server.
@@ -639,12 +661,12 @@ impl<E: Establish> PooledConnection<E> {
 
     /// The pool's generation when it was made.
     pub fn generation(&self) -> PoolGeneration {
-        self.generation
+        self.held().generation
     }
 
     /// The service that a load balancer led to.
     pub fn service_id(&self) -> Option<ObjectId> {
-        self.service_id
+        self.held().service_id
     }
 
     /// Runs an operation on the connection, giving it up if the pool is cleared with
@@ -657,8 +679,10 @@ impl<E: Establish> PooledConnection<E> {
         &mut self,
         operation: impl AsyncFnOnce(&mut E::Connection) -> T,
     ) -> Result<T, Interrupted> {
-        let result = match &mut self.connection {
-            Some(connection) => self.interrupt.unless_fired(operation(connection)).await,
+        let result = match self.held.as_deref_mut() {
+            Some(Held { connection, interrupt, .. }) => {
+                interrupt.unless_fired(operation(connection)).await
+            }
             None => None,
         };
         result.ok_or_else(|| Interrupted { address: self.shared.address.clone() })
@@ -669,34 +693,43 @@ impl<E: Establish> Deref for PooledConnection<E> {
     type Target = E::Connection;
 
     fn deref(&self) -> &E::Connection {
-        self.connection.as_ref().expect("the connection is taken out only by drop")
+        &self.held().connection
     }
 }
 
 impl<E: Establish> DerefMut for PooledConnection<E> {
     fn deref_mut(&mut self) -> &mut E::Connection {
-        self.connection.as_mut().expect("the connection is taken out only by drop")
+        let held = self.held.as_mut().expect("the connection is taken out only by drop");
+        &mut held.connection
     }
 }
 
 impl<E: Establish> fmt::Debug for PooledConnection<E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "PooledConnection({} to {})", self.id, self.shared.address)
+        write!(f, "PooledConnection({} to {})", self.held().id, self.shared.address)
     }
 }
 
 impl<E: Establish> Drop for PooledConnection<E> {
     fn drop(&mut self) {
-        let Some(connection) = self.connection.take() else { return };
-        let id = self.id;
-        let usable = connection.is_usable() && !self.interrupt.has_fired();
-        let now = self.shared.clock.now();
-        self.shared.act(|inner| {
-            if let Some(place) = inner.established.get_mut(&id) {
-                place.idle = Some(connection);
-            }
-            inner.machine.check_in(now, id, usable);
-        });
+        let Some(held) = self.held.take() else { return };
+        let id = held.id;
+        let usable = held.connection.is_usable() && !held.interrupt.has_fired();
+        let mut inner = self.shared.lock();
+        if let Some(place) = inner.established.get_mut(&id) {
+            place.idle = Some(held);
+        }
+        if usable && inner.machine.check_in_at_once(self.since, id) {
+            return self.shared.emit(&inner, PoolEventKind::CheckedIn { connection: id });
+        }
+        let now = match inner.machine.check_in_takes_time() {
+            true => self.shared.clock.now(),
+            false => self.since,
+        };
+        inner.machine.check_in(now, id, usable);
+        let aftermath = self.shared.drain(&mut inner);
+        drop(inner);
+        self.shared.finish(aftermath);
     }
 }
 

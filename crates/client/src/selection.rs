@@ -3,6 +3,7 @@
 //! Follows "Multi-threaded or asynchronous server selection" in the Server Selection specification
 //! and its log messages. Which servers are suitable is decided by the discovery core.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use quorate_protocol::{ReadPreference, ServerAddress};
@@ -13,9 +14,10 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::client::Inner;
 use crate::command_event::OperationId;
+use crate::discovery::Selected;
 use crate::error::{Error, ErrorKind};
 use crate::logging::{self, SelectionStep};
-use crate::operation::{Operation, Selected, Target};
+use crate::operation::{Operation, Target};
 
 /// The least `maxWireVersion` (MongoDB 5.0) whose secondaries run pipelines that write.
 const WRITING_SECONDARY_WIRE_VERSION: i32 = 13;
@@ -42,21 +44,21 @@ impl Inner {
         told.log(SelectionStep::Started);
         let mut revisions = None;
         loop {
-            let description = self.discovery.description();
+            let view = self.discovery.view();
+            let description = view.description();
             let request =
-                SelectionRequest { deprioritized, ..request(&operation.target, &description) };
-            let random = self.random_bits();
+                SelectionRequest { deprioritized, ..request(&operation.target, description) };
             let counts = |address: &ServerAddress| self.discovery.operation_count(address);
             let server = description
-                .select(&request, random, counts)
+                .select_with(&request, || self.random_bits(), counts)
                 .map_err(|error| told.failed(Error::new(ErrorKind::ImpossibleSelection(error))))?;
-            if let Some(server) = server.cloned()
-                && let Some(handle) = self.discovery.server(server.address())
+            if let Some(server) = server
+                && let Some(selected) = self.discovery.selected(&view, server)
             {
                 told.log(SelectionStep::Succeeded(server.address()));
                 let waited = told.begun.map(|begun| begun.elapsed());
                 self.discovery.counters().selection_ended(waited, true);
-                return Ok(Selected { description, server, handle });
+                return Ok(selected);
             }
             if self.discovery.is_closed() {
                 return Err(told.failed(Error::new(ErrorKind::Closed)));
@@ -75,7 +77,7 @@ impl Inner {
             if !matches!(timeout_at(begun + limit, revisions.changed()).await, Ok(Ok(()))) {
                 let now = self.discovery.clock().now();
                 let failure =
-                    SelectionFailure::new(description.clone(), &request, now, begun.elapsed());
+                    SelectionFailure::new(Arc::clone(description), &request, now, begun.elapsed());
                 return Err(told.failed(Error::new(ErrorKind::Selection(failure))));
             }
         }
@@ -83,11 +85,11 @@ impl Inner {
 
     /// The server that holds a cursor, whatever it is now: no other server can go on.
     fn find(&self, address: &ServerAddress) -> Result<Selected, Error> {
-        let description = self.discovery.description();
-        match (description.server(address).cloned(), self.discovery.server(address)) {
-            (Some(server), Some(handle)) => Ok(Selected { description, server, handle }),
-            _ => Err(Error::new(ErrorKind::ServerGone(address.clone()))),
-        }
+        let view = self.discovery.view();
+        let server = view.description().server(address);
+        server
+            .and_then(|server| self.discovery.selected(&view, server))
+            .ok_or_else(|| Error::new(ErrorKind::ServerGone(address.clone())))
     }
 }
 

@@ -6,6 +6,8 @@
 //! consistency and snapshot reads follow their own specifications. What a session's commands carry is
 //! decided by `quorate-client-session`; committing and aborting are in `transaction`.
 
+mod in_use;
+
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -20,6 +22,8 @@ use quorate_protocol::MonotonicTime;
 use crate::client::Client;
 use crate::error::{Error, ErrorKind};
 use crate::operation::Deadline;
+
+pub(crate) use in_use::SessionInUse;
 
 /// How many server sessions are kept for later.
 const MAX_POOLED_SESSIONS: usize = 10_000;
@@ -62,7 +66,7 @@ impl SessionPool {
     }
 }
 
-/// A session of the application's, or the one that an operation makes for itself.
+/// A session of the application's, or the one that a cursor makes for itself.
 ///
 /// Dropped with an open transaction, it aborts it in the background; [`end`](Self::end) does so and
 /// waits.
@@ -74,7 +78,7 @@ pub struct Session {
 #[derive(Debug)]
 pub(crate) struct State {
     pool: Arc<SessionPool>,
-    /// `None` in the session that an operation makes for itself.
+    /// `None` in the session that a cursor makes for itself.
     client: Option<Client>,
     shared: SessionState,
     pub(crate) default_timeout: Option<Duration>,
@@ -85,7 +89,7 @@ pub(crate) struct State {
 }
 
 impl Session {
-    /// The session that an operation makes for itself.
+    /// The session that a cursor makes for itself.
     pub(crate) fn implicit(pool: Arc<SessionPool>) -> Self {
         let state = State {
             pool,
@@ -140,7 +144,7 @@ impl Session {
         self.lock().client.clone().expect("a session of the application's has its client")
     }
 
-    /// Whether the session was started on the client with this pool, or is an operation's own.
+    /// Whether the session was started on the client with this pool, or is a cursor's own.
     pub(crate) fn belongs_to(&self, pool: &Arc<SessionPool>) -> bool {
         Arc::ptr_eq(&self.lock().pool, pool)
     }

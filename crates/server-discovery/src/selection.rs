@@ -203,12 +203,27 @@ impl TopologyDescription {
         random_bits: u64,
         operation_count: impl Fn(&ServerAddress) -> u64,
     ) -> Result<Option<&Arc<ServerDescription>>, SelectionError> {
+        self.select_with(request, || random_bits, operation_count)
+    }
+
+    /// [`select`](Self::select), which asks for random bits only where there is a choice: there is none
+    /// for what goes to the primary.
+    ///
+    /// # Errors
+    ///
+    /// As [`select`](Self::select).
+    pub fn select_with(
+        &self,
+        request: &SelectionRequest<'_>,
+        random_bits: impl FnOnce() -> u64,
+        operation_count: impl Fn(&ServerAddress) -> u64,
+    ) -> Result<Option<&Arc<ServerDescription>>, SelectionError> {
         self.check_request(request.criteria)?;
         if self.is_plain(request) {
             return Ok(match self.plain_window(request.criteria) {
                 PlainWindow::One(server) => server,
                 PlainWindow::Positions(window) => {
-                    window::choose_position(window.len(), random_bits, |index| {
+                    window::choose_position(window.len(), random_bits(), |index| {
                         operation_count(self.servers.at(window[index]).address())
                     })
                     .map(|index| self.servers.at(window[index]))
@@ -217,7 +232,7 @@ impl TopologyDescription {
         }
         let suitable = self.find_suitable(request);
         let window = latency_window(&suitable, self.selection.local_threshold);
-        Ok(choose(&window, random_bits, operation_count))
+        Ok(choose(&window, random_bits(), operation_count))
     }
 
     /// The suitable servers, before the latency window: steps 2 to 4.

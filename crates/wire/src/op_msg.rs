@@ -277,7 +277,8 @@ pub struct MsgWriter<'b> {
     flags: MsgFlags,
     limit: usize,
     names: Vec<String>,
-    compressible: bool,
+    /// The length of the body.
+    body: usize,
     refused: Option<EncodeError>,
     finished: bool,
 }
@@ -304,7 +305,7 @@ impl<'b> MsgWriter<'b> {
             flags,
             limit: MAX_MESSAGE_SIZE,
             names: Vec::new(),
-            compressible: first_key(body).is_none_or(is_compressible),
+            body: body_bytes.len(),
             refused: None,
             finished: false,
         }
@@ -364,7 +365,8 @@ impl<'b> MsgWriter<'b> {
         if let Some(refused) = self.refused.take() {
             return Err(refused);
         }
-        let compressor = compressor.filter(|_| self.compressible);
+        // Most connections do not compress, and their commands need not be named.
+        let compressor = compressor.filter(|_| self.is_compressible());
         let checksum = self.flags.contains(MsgFlags::CHECKSUM_PRESENT);
         let mut length = self.out.len() - self.start;
         if checksum && compressor.is_none() {
@@ -392,6 +394,12 @@ impl<'b> MsgWriter<'b> {
         }
         self.finished = true;
         Ok(length)
+    }
+
+    fn is_compressible(&self) -> bool {
+        let from = self.start + BODY_OFFSET;
+        let body = RawDocument::from_bytes(&self.out[from..from + self.body]);
+        body.ok().and_then(first_key).is_none_or(is_compressible)
     }
 }
 

@@ -124,6 +124,53 @@ fn every_attempt_of_a_write_has_the_same_number() {
     assert_eq!(number(&mut next, &mut session), 2);
 }
 
+/// An operation's own session adds what a session does that has no options and was not used.
+#[test]
+fn an_operation_in_a_session_of_its_own_carries_what_a_fresh_session_adds() {
+    let bodies = [
+        rawdoc! { "ping": 1 },
+        rawdoc! { "find": "c", "lsid": { "id": 7 } },
+        rawdoc! { "find": "c", "readConcern": { "level": "local" } },
+    ];
+    let mut compared = 0;
+    for retry in [Retry::Never, Retry::Read, Retry::Write] {
+        for role in [Role::Statement, Role::Beside] {
+            for read_concern in [None, Some(""), Some("majority")] {
+                for (acknowledged, lifetime) in [(true, 1800), (false, 1800), (true, 0)] {
+                    let lifetime = Some(Duration::from_secs(lifetime)).filter(|l| !l.is_zero());
+                    let usage = SessionUse { acknowledged, lifetime, read_concern, ..usage(role) };
+                    let kind = OperationKind { role, acknowledged, ..kind(retry) };
+                    for body in &bodies {
+                        let (mut fresh_state, mut own) = (SessionState::default(), None);
+                        let (mut general, mut short) = (body.clone(), body.clone());
+                        let mut attempts = begin(kind, RULES);
+                        attempts
+                            .add_session(&mut general, &mut fresh_state, &usage, fresh)
+                            .unwrap();
+                        let mut attempts = begin(kind, RULES);
+                        attempts.add_own_session(&mut short, &mut own, &usage, fresh);
+                        assert_eq!(short, general);
+                        compared += 1;
+                    }
+                }
+            }
+        }
+    }
+    assert_eq!(compared, 162);
+}
+
+/// "If a driver gets a network error, the session is dirty": it is not used again.
+#[test]
+fn a_network_error_makes_an_operations_own_session_dirty() {
+    let mut own = fresh(Duration::ZERO);
+    let mut attempts = begin(kind(Retry::Write), RULES);
+    let code = Said::coded(91);
+    attempts.failed_in_own_session(&address(), code, at(0), 0.5, &mut own);
+    assert!(!own.as_ref().unwrap().is_dirty());
+    attempts.failed_in_own_session(&address(), network(), at(0), 0.5, &mut own);
+    assert!(own.unwrap().is_dirty());
+}
+
 #[test]
 fn an_overloaded_server_is_left_alone_for_longer_and_longer() {
     let overload = Said::labelled(OVERLOAD);

@@ -17,6 +17,7 @@
 //! own, as the specification asks: there is one entry per caller that waits.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
 
 use quorate_protocol::{MonotonicTime, ObjectId};
 use quorate_server_discovery::PoolGeneration;
@@ -133,6 +134,17 @@ struct Service {
     connections: usize,
 }
 
+impl Member {
+    /// Whether it was made before its pool, or its service, was cleared.
+    fn is_stale(&self, pool: PoolGeneration, services: &BTreeMap<ObjectId, Service>) -> bool {
+        let current = match self.service_id {
+            None => pool,
+            Some(id) => services.get(&id).map_or(self.generation, |s| s.generation),
+        };
+        self.generation != current
+    }
+}
+
 /// The pool of one server.
 #[derive(Debug)]
 pub struct PoolMachine {
@@ -150,6 +162,8 @@ pub struct PoolMachine {
     tickets: u64,
     /// When the pool may next establish a connection for itself.
     populate_after: MonotonicTime,
+    /// When the latest connection was granted.
+    latest_grant: MonotonicTime,
     outputs: VecDeque<Output>,
 }
 
@@ -169,6 +183,7 @@ impl PoolMachine {
             created: 0,
             tickets: 0,
             populate_after: MonotonicTime::ZERO,
+            latest_grant: MonotonicTime::ZERO,
             outputs: VecDeque::from([Output::Event(created)]),
         }
     }
@@ -242,6 +257,46 @@ impl PoolMachine {
             }
         }
         ticket
+    }
+
+    /// The connection that [`check_out`](Self::check_out) would grant, if there is nothing else to do. `None`
+    /// if there is, and then nothing has changed. The only outputs would be the events
+    /// `CheckOutStarted` and `CheckedOut`, without a wait: they are left to the shell.
+    pub fn check_out_at_once(&mut self, now: MonotonicTime) -> Option<ConnectionId> {
+        let busy = !self.queue.is_empty() || !self.outputs.is_empty();
+        if self.state != PoolState::Ready || busy || self.options.min_pool_size > 0 {
+            return None;
+        }
+        let connection = *self.available.back()?;
+        let member = self.members.get_mut(&connection)?;
+        if member.is_stale(self.generation, &self.services)
+            || has_idled(&member.stage, self.options.max_idle_time, now)
+        {
+            return None;
+        }
+        member.stage = Stage::InUse;
+        self.available.pop_back();
+        self.latest_grant = now;
+        Some(connection)
+    }
+
+    /// Takes a usable connection back as [`check_in`](Self::check_in) would, if there is nothing else to
+    /// do. `false` if there is, and then nothing has changed. The only output would be the event
+    /// `CheckedIn`: it is left to the shell. No time is asked for; see
+    /// [`check_in_takes_time`](Self::check_in_takes_time).
+    pub fn check_in_at_once(&mut self, since: MonotonicTime, connection: ConnectionId) -> bool {
+        let busy = self.check_in_takes_time() || !self.outputs.is_empty();
+        if self.state != PoolState::Ready || busy {
+            return false;
+        }
+        let Some(member) = self.members.get_mut(&connection) else { return false };
+        if member.is_stale(self.generation, &self.services) {
+            return false;
+        }
+        debug_assert!(matches!(member.stage, Stage::InUse), "only what is in use comes back");
+        member.stage = Stage::Available { since };
+        self.available.push_back(connection);
+        true
     }
 
     /// The caller waited for `waitQueueTimeoutMS`. Returns whether it was still in the queue; one
@@ -322,6 +377,18 @@ impl PoolMachine {
             }
         }
         self.serve(now);
+    }
+
+    /// Whether a connection that comes back now must be told the time: otherwise the time when it was
+    /// checked out will do, and no clock has to be read.
+    pub fn check_in_takes_time(&self) -> bool {
+        let Self { options, queue, .. } = self;
+        options.max_idle_time.is_some() || options.min_pool_size > 0 || !queue.is_empty()
+    }
+
+    /// When the latest connection was granted.
+    pub fn latest_grant(&self) -> MonotonicTime {
+        self.latest_grant
     }
 
     /// A connection comes back. `usable` is false if it broke or was left in the middle.
@@ -494,6 +561,7 @@ impl PoolMachine {
     }
 
     fn grant(&mut self, now: MonotonicTime, waiter: Waiter, connection: ConnectionId) {
+        self.latest_grant = now;
         if let Some(member) = self.members.get_mut(&connection) {
             member.stage = Stage::InUse;
         }
@@ -514,23 +582,16 @@ impl PoolMachine {
     }
 
     fn is_stale(&self, connection: ConnectionId) -> bool {
-        let Some(member) = self.members.get(&connection) else { return true };
-        let current = match member.service_id {
-            None => self.generation,
-            Some(id) => self.services.get(&id).map_or(member.generation, |s| s.generation),
-        };
-        member.generation != current
+        let Self { members, services, generation, .. } = self;
+        members.get(&connection).is_none_or(|member| member.is_stale(*generation, services))
     }
 
     fn perished(&self, now: MonotonicTime, connection: ConnectionId) -> Option<CloseReason> {
-        if self.is_stale(connection) {
+        let Some(member) = self.members.get(&connection) else { return Some(CloseReason::Stale) };
+        if member.is_stale(self.generation, &self.services) {
             return Some(CloseReason::Stale);
         }
-        let limit = self.options.max_idle_time?;
-        match self.members.get(&connection)?.stage {
-            Stage::Available { since } if now.since(since) >= limit => Some(CloseReason::Idle),
-            _ => None,
-        }
+        has_idled(&member.stage, self.options.max_idle_time, now).then_some(CloseReason::Idle)
     }
 
     /// Closes every available connection that has perished: a run of the "background thread".
@@ -608,6 +669,14 @@ impl PoolMachine {
 
     fn event(&mut self, kind: PoolEventKind) {
         self.outputs.push_back(Output::Event(kind));
+    }
+}
+
+/// Whether a connection has been available for `maxIdleTimeMS`.
+fn has_idled(stage: &Stage, limit: Option<Duration>, now: MonotonicTime) -> bool {
+    match (stage, limit) {
+        (Stage::Available { since }, Some(limit)) => now.since(*since) >= limit,
+        _ => false,
     }
 }
 

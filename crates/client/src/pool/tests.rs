@@ -155,6 +155,43 @@ async fn the_background_fills_the_pool_and_drops_what_is_idle() {
     assert_eq!(pool.counts().pending, 1);
 }
 
+/// `maxIdleTimeMS` is counted from the check-in: the time of the check-out does not do for it.
+#[tokio::test(start_paused = true)]
+async fn a_connection_that_was_long_in_use_has_not_been_idle() {
+    let max_idle_time = Some(Duration::from_secs(60));
+    let (pool, _gate) = pool(9, PoolOptions { max_idle_time, ..PoolOptions::default() });
+    let held = pool.check_out().await.unwrap();
+    tokio::time::sleep(Duration::from_secs(59)).await;
+    drop(held);
+    tokio::time::sleep(Duration::from_secs(59)).await;
+    assert_eq!(pool.check_out().await.unwrap().id(), ConnectionId(1));
+}
+
+#[tokio::test]
+async fn what_is_used_again_tells_the_same_events() {
+    let heard = Arc::new(Mutex::new(Vec::new()));
+    let listener: PoolEventListener = {
+        let heard = Arc::clone(&heard);
+        Arc::new(move |event| heard.lock().unwrap().push(event.kind.message()))
+    };
+    let gate = Arc::new(Gate {
+        permits: Arc::new(Semaphore::new(9)),
+        fails: AtomicBool::new(false),
+        failures: Mutex::new(Vec::new()),
+        open: Arc::new(()),
+    });
+    let address = "a:1".parse().unwrap();
+    let pool = Pool::new(address, PoolOptions::default(), Clock::start(), gate, listener);
+    pool.ready();
+    drop(pool.check_out().await.unwrap());
+    heard.lock().unwrap().clear();
+    drop(pool.check_out().await.unwrap());
+    assert_eq!(
+        *heard.lock().unwrap(),
+        ["Connection checkout started", "Connection checked out", "Connection checked in"]
+    );
+}
+
 #[tokio::test]
 async fn closing_ends_establishments_and_keeps_no_socket() {
     let (pool, gate) = pool(2, PoolOptions::default());

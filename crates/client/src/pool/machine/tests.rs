@@ -428,3 +428,64 @@ impl World {
         self.waiting.remove(position.expect("only one who waits is answered"));
     }
 }
+
+/// What is taken and given back at once is what the general way takes and gives back.
+#[test]
+fn an_idle_connection_is_taken_and_given_back_at_once() {
+    let mut pool = ready_pool(PoolOptions::default());
+    assert_eq!(pool.check_out_at_once(at(0)), None, "there is none yet");
+    first_in_use(&mut pool);
+    assert!(pool.check_in_at_once(at(1), ConnectionId(1)));
+    assert_eq!(pool.available_connection_count(), 1);
+    assert_eq!(pool.check_out_at_once(at(2)), Some(ConnectionId(1)));
+    assert_eq!((pool.latest_grant(), pool.available_connection_count()), (at(2), 0));
+    assert_eq!(pool.check_out_at_once(at(3)), None, "it is in use");
+    assert!(told(&mut pool).is_empty());
+}
+
+#[test]
+fn nothing_is_done_at_once_where_more_than_that_is_to_be_done() {
+    let one = || PoolOptions { max_pool_size: Some(1), ..PoolOptions::default() };
+    let idle = |options: PoolOptions| {
+        let mut pool = ready_pool(options);
+        first_in_use(&mut pool);
+        pool.check_in(at(1), ConnectionId(1), true);
+        drain(&mut pool);
+        pool
+    };
+    // A connection that is stale, or was idle for too long, is closed by the general way.
+    let mut stale = idle(PoolOptions { maintenance_interval: None, ..one() });
+    stale.clear(at(2), PoolGeneration(1), false);
+    stale.ready(at(3));
+    drain(&mut stale);
+    assert_eq!(stale.check_out_at_once(at(4)), None);
+    let limit = Some(Duration::from_millis(10));
+    let mut old = idle(PoolOptions { max_idle_time: limit, ..one() });
+    assert_eq!(old.check_out_at_once(at(11)), None);
+    assert_eq!(old.check_out_at_once(at(10)), Some(ConnectionId(1)));
+    assert!(
+        !old.check_in_at_once(at(10), ConnectionId(1)),
+        "its idle time begins with the check-in"
+    );
+    // A caller that waits is served.
+    let mut waited_for = ready_pool(one());
+    first_in_use(&mut waited_for);
+    waited_for.check_out(at(2));
+    drain(&mut waited_for);
+    assert!(!waited_for.check_in_at_once(at(2), ConnectionId(1)));
+    // What was in use when the pool was cleared is closed.
+    let mut cleared = ready_pool(one());
+    first_in_use(&mut cleared);
+    cleared.clear(at(2), PoolGeneration(1), false);
+    cleared.ready(at(3));
+    drain(&mut cleared);
+    assert!(!cleared.check_in_at_once(at(3), ConnectionId(1)));
+    // A pool that keeps some connections ready fills itself up.
+    let mut filled = ready_pool(PoolOptions { min_pool_size: 1, ..one() });
+    filled.on_established(at(1), ConnectionId(1), None);
+    drain(&mut filled);
+    assert_eq!(filled.check_out_at_once(at(2)), None);
+    filled.close(at(3));
+    drain(&mut filled);
+    assert_eq!(filled.check_out_at_once(at(4)), None);
+}
