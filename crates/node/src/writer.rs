@@ -26,8 +26,10 @@ use quorate_transactions::TransactionId;
 use quorate_wire::to_bson_timestamp;
 
 use self::build::Build;
-pub(crate) use self::check::{check_document, index_keys_of, keys_of};
-use self::check::{check_validator, duplicate_key, keys_of_version};
+pub(crate) use self::check::{
+    MAX_DOCUMENT_BYTES, check_document, index_keys_of, keys_of, keys_of_version,
+};
+use self::check::{check_validator, duplicate_key};
 pub(crate) use self::lock::{Held, WriteLock};
 pub(crate) use self::oplog::{
     ENTRY_VERSION, Entry, Operation, Telling, oplog_namespace, with_room_for,
@@ -393,8 +395,8 @@ impl<'n> Writer<'n> {
         if !bypass_validation {
             check_validator(collection, &new, Some(old))?;
         }
-        let before = keys_of_version(collection, old)?;
-        let after = keys_of_version(collection, &new)?;
+        let before = keys_of_version(collection, old, telling.touched)?;
+        let after = keys_of_version(collection, &new, telling.touched)?;
         self.check_interrupt()?;
         self.replace_with_keys(collection, record, (old, before), (new, after), telling)
     }

@@ -7,9 +7,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use bson::{Bson, Document};
+use bson::{Bson, Document, RawDocumentBuf};
 
 use crate::error::QueryError;
+use crate::part::Part;
 use crate::value::size::{identical_documents, value_size};
 use crate::value::{MAX_NESTING, Number, identical, measure};
 
@@ -24,6 +25,17 @@ pub enum OplogUpdate {
     Unchanged,
     /// The field `o` of the entry: a delta, or the whole document where that is shorter.
     Entry(Document),
+}
+
+/// What an oplog entry tells of an update.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Told {
+    /// Nothing changed: there is no entry to write.
+    Nothing,
+    /// The document as it is now.
+    Whole,
+    /// The field `o` of the entry, with a delta.
+    Delta(Document),
 }
 
 /// How an entry tells of an update, so that a change stream can tell its clients what was done.
@@ -62,20 +74,30 @@ impl Places {
 
 /// Describes the way from one version to the next.
 pub fn oplog_update(before: &Document, after: &Document, told_as: &ToldAs) -> OplogUpdate {
+    match told(before, after, told_as) {
+        Told::Nothing => OplogUpdate::Unchanged,
+        Told::Whole => OplogUpdate::Entry(after.clone()),
+        Told::Delta(entry) => OplogUpdate::Entry(entry),
+    }
+}
+
+/// What to tell of the way from one version to the next. If the places that operators touched are told, it is enough to
+/// know the fields in which they lie.
+pub fn told(before: &Document, after: &Document, told_as: &ToldAs) -> Told {
     if identical_documents(before, after) {
-        return OplogUpdate::Unchanged;
+        return Told::Nothing;
     }
     let diff = match told_as {
-        ToldAs::Replacement => return OplogUpdate::Entry(after.clone()),
+        ToldAs::Replacement => return Told::Whole,
         ToldAs::Places(places) => match touched_diff(before, after, places) {
             // Nothing is lost where a place was not recorded: the whole document tells it all.
-            diff if diff.is_empty() => return OplogUpdate::Entry(after.clone()),
+            diff if diff.is_empty() => return Told::Whole,
             diff => diff,
         },
         ToldAs::ShortestDifference => {
             let diff = document_diff(before, after);
             if measure(&diff).bytes >= measure(after).bytes && after.contains_key("_id") {
-                return OplogUpdate::Entry(after.clone());
+                return Told::Whole;
             }
             diff
         }
@@ -83,7 +105,38 @@ pub fn oplog_update(before: &Document, after: &Document, told_as: &ToldAs) -> Op
     let mut entry = Document::new();
     entry.insert("$v", 2);
     entry.insert("diff", diff);
-    OplogUpdate::Entry(entry)
+    Told::Delta(entry)
+}
+
+/// Applies the field `o` of an oplog entry to the fields that it changes, and gives the document with them. None if
+/// the whole document has to be looked at: a field that is there already moves to the end.
+pub fn apply_to_part(
+    part: &Part<'_>,
+    entry: &Document,
+) -> Result<Option<RawDocumentBuf>, QueryError> {
+    let inserted = entry.get_document("diff").and_then(|diff| diff.get_document("i"));
+    if inserted.is_ok_and(|fields| fields.keys().any(|name| part.before().contains_key(name))) {
+        return Ok(None);
+    }
+    let after = apply_oplog_update(part.before(), entry)?;
+    Ok(part.changed_to(&after))
+}
+
+/// The names of the fields that the field `o` of an entry changes; none if it replaces the document, or cannot be read.
+pub fn changed_fields(entry: &Document) -> Option<Vec<&str>> {
+    entry.get("$v")?;
+    let diff = entry.get("diff")?.as_document()?;
+    let mut fields = Vec::new();
+    for (section, value) in diff {
+        match (section.as_str(), section.strip_prefix('s')) {
+            ("d" | "u" | "i", _) => {
+                fields.extend(value.as_document()?.keys().map(String::as_str));
+            }
+            (_, Some(nested)) => fields.push(nested),
+            _ => return None,
+        }
+    }
+    Some(fields)
 }
 
 /// Applies the field `o` of an oplog entry: a delta or a replacement.

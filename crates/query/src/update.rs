@@ -123,6 +123,15 @@ impl Update {
         matches!(self.form, Form::Replacement(_))
     }
 
+    /// The names of the fields that the update can touch; none if it can touch any.
+    pub fn touched_fields(&self) -> Option<Vec<String>> {
+        let Form::Operators { modifications, .. } = &self.form else { return None };
+        let mut fields: Vec<_> = modifications.iter().flat_map(Modification::fields).collect();
+        fields.sort_unstable();
+        fields.dedup();
+        Some(fields)
+    }
+
     /// Whether a path contains the positional operator `$`, so that the matcher must be asked for
     /// the position.
     pub fn needs_array_index(&self) -> bool {

@@ -66,12 +66,12 @@ pub(super) fn find_and_modify(
         None => None,
         Some(change) => {
             let filters = fields.documents("arrayFilters")?.unwrap_or_default();
-            Some(ParsedUpdate {
-                matcher: Arc::clone(&matcher),
-                update: Update::parse_with(change, &filters, &compiler)?,
-                context: update_context(request, &fields)?,
-                bypass_validation: fields.flag("bypassDocumentValidation")?,
-            })
+            Some(ParsedUpdate::new(
+                Arc::clone(&matcher),
+                Update::parse_with(change, &filters, &compiler)?,
+                update_context(request, &fields)?,
+                fields.flag("bypassDocumentValidation")?,
+            ))
         }
     };
     let mut writer = request.write();
@@ -246,11 +246,10 @@ fn removal(found: Found) -> Result<Modification, CommandError> {
 }
 
 fn change(found: Found, update: &ParsedUpdate, new: bool) -> Result<Modification, CommandError> {
-    let before = Document::try_from(&*found.document)?;
     let after = update.apply(&found)?;
     let value = match &after {
-        Some(change) if new => change.after.clone(),
-        _ => before,
+        Some(change) if new => Document::try_from(&*change.whole)?,
+        _ => Document::try_from(&*found.document)?,
     };
     Ok(Modification {
         last_error: doc! { "n": 1, "updatedExisting": true },

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use bson::{Bson, DateTime, Document, Timestamp, doc};
+use bson::{Bson, DateTime, Document, RawDocumentBuf, Timestamp, doc};
 use quorate_query::diff::ToldAs;
 use quorate_query::matcher::Matcher;
 use quorate_query::update::Change;
-use quorate_query::{Update, UpdateContext};
+use quorate_query::{Part, Update, UpdateContext};
 
 use super::common::{WriteConcern, check_collation, command_compiler};
 use super::insert::{
@@ -23,7 +23,7 @@ use crate::fields::{Fields, check_known, to_raw};
 use crate::finder::Found;
 use crate::namespace::Namespace;
 use crate::select::Selection;
-use crate::writer::{Telling, Writer};
+use crate::writer::{MAX_DOCUMENT_BYTES, Telling, Writer};
 
 /// The fields of a statement.
 pub(super) const STATEMENT_FIELDS: [&str; 7] =
@@ -147,34 +147,66 @@ fn summary(results: &[Result<Updated, CommandError>]) -> Document {
     reply
 }
 
-/// A document before and after an update.
+/// A document before and after an update, as far as the update looked at it.
 pub(super) struct Changed {
     before: Document,
-    pub(super) after: Document,
+    after: Document,
     told_as: ToldAs,
-}
-
-impl Changed {
-    fn telling(&self) -> Telling<'_> {
-        Telling { told_as: &self.told_as, versions: Some((&self.before, &self.after)) }
-    }
+    /// All of the document after the update.
+    pub(super) whole: RawDocumentBuf,
+    /// Whether the versions are the touched fields alone.
+    is_part: bool,
 }
 
 /// An update with the query that it belongs to.
 pub(super) struct ParsedUpdate {
     pub(super) matcher: Arc<Matcher>,
     pub(super) update: Update,
+    /// The fields that the update can touch; none if it can touch any.
+    touched: Option<Vec<String>>,
     pub(super) context: UpdateContext,
     pub(super) bypass_validation: bool,
 }
 
 impl ParsedUpdate {
+    pub(super) fn new(
+        matcher: Arc<Matcher>,
+        update: Update,
+        context: UpdateContext,
+        bypass_validation: bool,
+    ) -> Self {
+        let touched = update.touched_fields();
+        Self { matcher, update, touched, context, bypass_validation }
+    }
+
     /// The document after the update; none if it stays the same.
     pub(super) fn apply(&self, found: &Found) -> Result<Option<Changed>, CommandError> {
-        let before = Document::try_from(&*found.document)?;
         let context = self.context.with_array_index(found.details.array_index);
+        let touched = self.touched.as_ref();
+        if let Some(part) = touched.and_then(|fields| Part::read(&found.document, fields)) {
+            let change = self.update.change(part.before(), &context)?;
+            let Some(Change { after, told_as }) = change else { return Ok(None) };
+            // What is too large is told of by the update of the whole.
+            let whole = part.changed_to(&after);
+            if let Some(whole) = whole.filter(|whole| whole.as_bytes().len() <= MAX_DOCUMENT_BYTES)
+            {
+                let before = part.into_before();
+                return Ok(Some(Changed { before, after, told_as, whole, is_part: true }));
+            }
+        }
+        let before = Document::try_from(&*found.document)?;
         let change = self.update.change(&before, &context)?;
-        Ok(change.map(|Change { after, told_as }| Changed { before, after, told_as }))
+        let Some(Change { after, told_as }) = change else { return Ok(None) };
+        let whole = to_raw(&after)?;
+        Ok(Some(Changed { before, after, told_as, whole, is_part: false }))
+    }
+
+    fn telling<'a>(&'a self, changed: &'a Changed) -> Telling<'a> {
+        Telling {
+            told_as: &changed.told_as,
+            versions: Some((&changed.before, &changed.after)),
+            touched: self.touched.as_deref().filter(|_| changed.is_part),
+        }
     }
 
     /// The document that the query and the update describe.
@@ -214,9 +246,9 @@ impl ParsedUpdate {
         change: &Changed,
     ) -> Result<(), CommandError> {
         writer.check_interrupt()?;
-        let (raw, bypass) = (to_raw(&change.after)?, self.bypass_validation);
-        let old = &found.document;
-        writer.replace(collection, found.record, old, raw, change.telling(), bypass)
+        let (new, bypass) = (change.whole.clone(), self.bypass_validation);
+        let (old, telling) = (&found.document, self.telling(change));
+        writer.replace(collection, found.record, old, new, telling, bypass)
     }
 }
 
@@ -323,12 +355,12 @@ fn read_statement(
     let change = fields.raw("u").ok_or_else(|| missing("u"))?;
     let compiler = command_compiler(request, command)?;
     let filters = fields.documents("arrayFilters")?.unwrap_or_default();
-    let parsed = ParsedUpdate {
-        matcher: Arc::new(Matcher::parse_with(query, &compiler)?),
-        update: Update::parse_with(change, &filters, &compiler)?,
-        context: update_context(request, command)?,
-        bypass_validation: command.flag("bypassDocumentValidation")?,
-    };
+    let parsed = ParsedUpdate::new(
+        Arc::new(Matcher::parse_with(query, &compiler)?),
+        Update::parse_with(change, &filters, &compiler)?,
+        update_context(request, command)?,
+        command.flag("bypassDocumentValidation")?,
+    );
     let multi = fields.flag("multi")?;
     if multi && request.retryable.is_some() {
         return Err(CommandError::new(

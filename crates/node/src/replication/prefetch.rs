@@ -52,18 +52,19 @@ impl IndexPrefetch {
             Change::Remove { record, keys, .. } => (*record, keys),
             Change::Insert { .. } | Change::Missing => return Ok(()),
         };
-        for (index, keys) in collection.indexes.iter().zip(keys) {
-            let wanted = match self {
-                Self::None => false,
-                Self::IdOnly => index.is_id(),
-                Self::All => true,
-            };
-            if wanted {
-                for key in &keys.keys {
-                    view.snapshot
-                        .get(view.keyspaces.indexes, &index_entry(index, key, record).0)?;
-                    count.fetch_add(1, Ordering::Relaxed);
-                }
+        if matches!(self, Self::None) {
+            return Ok(());
+        }
+        // The look-up that found the record has read what the index of `_id` says.
+        count.fetch_add(1, Ordering::Relaxed);
+        if matches!(self, Self::IdOnly) {
+            return Ok(());
+        }
+        for (index, keys) in collection.indexes.iter().zip(keys).filter(|(index, _)| !index.is_id())
+        {
+            for key in &keys.keys {
+                view.snapshot.get(view.keyspaces.indexes, &index_entry(index, key, record).0)?;
+                count.fetch_add(1, Ordering::Relaxed);
             }
         }
         Ok(())

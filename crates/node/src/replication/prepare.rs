@@ -11,7 +11,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use bson::{Document, RawDocument, RawDocumentBuf};
-use quorate_query::diff::apply_oplog_update;
+use quorate_query::Part;
+use quorate_query::diff::{apply_oplog_update, apply_to_part, changed_fields};
 use quorate_storage::key::RecordId;
 
 use super::entry::{damaged, document_of, namespace_of, object_of, operation_of, target_of};
@@ -23,7 +24,7 @@ use crate::index_keys::DocumentKeys;
 use crate::namespace::Namespace;
 use crate::node::Node;
 use crate::records::{DocumentBytes, View};
-use crate::writer::keys_of;
+use crate::writer::{MAX_DOCUMENT_BYTES, keys_of, keys_of_version};
 
 /// Threads that work on one batch.
 const PREPARERS: usize = 4;
@@ -157,8 +158,10 @@ pub(super) fn prepare_entry(
                 return Ok(Change::Missing);
             };
             let change = Document::try_from(object)?;
-            let new = to_raw(&apply_oplog_update(&Document::try_from(&*old)?, &change)?)?;
-            let (before, after) = (keys_of(collection, &old)?, keys_of(collection, &new)?);
+            let touched = changed_fields(&change);
+            let new = updated(&old, &change, touched.as_deref())?;
+            let before = keys_of_version(collection, &old, touched.as_deref())?;
+            let after = keys_of_version(collection, &new, touched.as_deref())?;
             Ok(Change::Replace { record, old, new, before, after })
         }
         "d" => match view.by_id(collection, object)? {
@@ -170,6 +173,22 @@ pub(super) fn prepare_entry(
         },
         _ => Err(damaged("op")),
     }
+}
+
+/// The document after an update that touches these fields alone, or any.
+fn updated(
+    old: &RawDocument,
+    change: &Document,
+    touched: Option<&[&str]>,
+) -> Result<RawDocumentBuf, CommandError> {
+    // What is too large is told of by the update of the whole.
+    if let Some(part) = touched.and_then(|fields| Part::read(old, fields))
+        && let Some(new) = apply_to_part(&part, change)?
+        && new.as_bytes().len() <= MAX_DOCUMENT_BYTES
+    {
+        return Ok(new);
+    }
+    to_raw(&apply_oplog_update(&Document::try_from(old)?, change)?)
 }
 
 /// Which thread works on a document: always the same one for the same bytes of its start, which

@@ -9,7 +9,7 @@ use crate::index_keys::{DocumentKeys, document_keys};
 use crate::structure::{Depth, check_document_bytes, malformed};
 
 /// The largest document that may be stored.
-const MAX_DOCUMENT_BYTES: usize = 16 * 1024 * 1024;
+pub(crate) const MAX_DOCUMENT_BYTES: usize = 16 * 1024 * 1024;
 
 /// The keys under which an index holds a document; none if the index leaves it out.
 pub(crate) fn index_keys_of(
@@ -40,16 +40,27 @@ pub(crate) fn keys_of(
     collection.indexes.iter().map(|index| index_keys_of(index, document)).collect()
 }
 
-/// The keys of a document in each index, before or after an update. Those of `_id` are left out: it stays the same.
-pub(super) fn keys_of_version(
+/// The keys of a document in each index, before or after an update that touches these fields alone, or any. Keys that
+/// stay the same are left out: those of `_id`, and those of indexes that look at no touched field.
+pub(crate) fn keys_of_version(
     collection: &Collection,
     document: &RawDocument,
+    touched: Option<&[impl AsRef<str>]>,
 ) -> Result<Vec<DocumentKeys>, CommandError> {
-    let keys = |index: &Index| match index.is_id() {
-        true => Ok(DocumentKeys::default()),
-        false => index_keys_of(index, document),
+    let may_change = |index: &Index| match touched {
+        Some(touched) => index.partial.is_some() || looks_at(index, touched),
+        None => true,
+    };
+    let keys = |index: &Index| match !index.is_id() && may_change(index) {
+        true => index_keys_of(index, document),
+        false => Ok(DocumentKeys::default()),
     };
     collection.indexes.iter().map(|index| keys(index)).collect()
+}
+
+fn looks_at(index: &Index, fields: &[impl AsRef<str>]) -> bool {
+    let first = index.fields.iter().filter_map(|field| field.components.first());
+    first.into_iter().any(|first| fields.iter().any(|field| *field.as_ref() == *first.name))
 }
 
 /// Refuses what must not be stored: too large, too deep, malformed, or with an `_id` of a type

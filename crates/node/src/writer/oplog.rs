@@ -7,7 +7,7 @@
 use bson::raw::cstr;
 use bson::{Document, RawDocument, RawDocumentBuf};
 use quorate_protocol::{OpTime, OpTimeAndWallTime};
-use quorate_query::diff::{OplogUpdate, ToldAs, oplog_update};
+use quorate_query::diff::{Told, ToldAs, told};
 use quorate_storage::Batch;
 use quorate_storage::key::RecordId;
 use quorate_wire::{timestamp_from, to_bson_date_time};
@@ -69,13 +69,15 @@ pub(crate) struct Entry<'a> {
 #[derive(Clone, Copy)]
 pub(crate) struct Telling<'a> {
     pub(crate) told_as: &'a ToldAs,
-    /// The document before and after, where they have been read already.
+    /// The document before and after, where they have been read already; of operators, the touched fields are enough.
     pub(crate) versions: Option<(&'a Document, &'a Document)>,
+    /// The only fields that may differ; none if any may.
+    pub(crate) touched: Option<&'a [String]>,
 }
 
 impl<'a> From<&'a ToldAs> for Telling<'a> {
     fn from(told_as: &'a ToldAs) -> Self {
-        Self { told_as, versions: None }
+        Self { told_as, versions: None, touched: None }
     }
 }
 
@@ -116,19 +118,22 @@ impl Writer<'_> {
         if self.log_otherwise(batch, Some(&before), Some(collection))? {
             return Ok(());
         }
-        let change = match telling {
-            Telling { told_as, versions: Some((old, new)) } => oplog_update(old, new, told_as),
-            Telling { told_as, versions: None } => {
-                oplog_update(&Document::try_from(old)?, &Document::try_from(new)?, told_as)
-            }
+        let told_as = telling.told_as;
+        let told = match telling.versions {
+            Some((old, new)) => told(old, new, told_as),
+            None => told(&Document::try_from(old)?, &Document::try_from(new)?, told_as),
         };
-        let OplogUpdate::Entry(change) = change else { return Ok(()) };
-        let (object, target) = (to_raw(&change)?, id_document(new));
+        let delta = match told {
+            Told::Nothing => return Ok(()),
+            Told::Whole => None,
+            Told::Delta(delta) => Some(to_raw(&delta)?),
+        };
+        let (object, target) = (delta.as_deref().unwrap_or(new), id_document(new));
         let entry = Entry {
             operation: Operation::Update,
             collection: Some(collection),
             database: None,
-            object: &object,
+            object,
             target: Some(&target),
             statement: self.current_statement(),
         };

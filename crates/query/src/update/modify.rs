@@ -27,6 +27,16 @@ impl Modification {
     pub(super) fn new(path: UpdatePath, operator: Operator) -> Self {
         Self { path, operator }
     }
+
+    /// The fields in which what it reads and changes lies.
+    pub(super) fn fields(&self) -> impl Iterator<Item = String> {
+        let source = match &self.operator {
+            Operator::Rename { source } => Some(source),
+            _ => None,
+        };
+        let paths = std::iter::once(&self.path).chain(source);
+        paths.filter_map(|path| path.components.first()).map(Component::text)
+    }
 }
 
 /// The places that an update has touched, for paths whose meaning depends on the document.

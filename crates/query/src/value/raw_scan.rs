@@ -58,7 +58,7 @@ impl<'a> RawScan<'a> {
     }
 
     /// Whether nothing but the end of the document is left.
-    fn is_at_end(&self) -> bool {
+    pub(crate) fn is_at_end(&self) -> bool {
         self.document.as_bytes().get(self.position..) == Some(&[0])
     }
 }
@@ -121,6 +121,14 @@ impl<'a> RawField<'a> {
     /// The name, if it is text.
     pub fn name(self) -> Option<&'a str> {
         std::str::from_utf8(self.key).ok()
+    }
+
+    /// Appends the element as it is.
+    pub(crate) fn append_to(self, out: &mut Vec<u8>) {
+        out.push(self.kind);
+        out.extend_from_slice(self.key);
+        out.push(0);
+        out.extend_from_slice(self.value);
     }
 
     /// Reads the value; `None` if it is malformed.

@@ -3,9 +3,11 @@
 use crate::support::{assert_same, context};
 use bson::{Bson, Document, RawDocumentBuf, doc};
 use proptest::prelude::*;
-use quorate_query::diff::{OplogUpdate, ToldAs, apply_oplog_update, oplog_update};
+use quorate_query::diff::{
+    OplogUpdate, ToldAs, apply_oplog_update, apply_to_part, changed_fields, oplog_update, told,
+};
 use quorate_query::value::{compare, equal};
-use quorate_query::{Matcher, Projection, SortPattern, Update};
+use quorate_query::{Matcher, Part, Projection, SortPattern, Update};
 
 fn scalar() -> impl Strategy<Value = Bson> {
     prop_oneof![
@@ -278,6 +280,51 @@ proptest! {
                 let once = apply_oplog_update(&before, &entry).unwrap();
                 assert_same(&once, &after);
                 assert_same(&apply_oplog_update(&once, &entry).unwrap(), &after);
+            }
+        }
+    }
+
+    /// An update of the fields that it touches makes the same of a document as an update of the whole.
+    #[test]
+    fn a_part_becomes_what_the_whole_would(update in update(), before in document()) {
+        let context = context().with_array_index(Some(0));
+        let Ok(parsed) = Update::parse(&update.clone().into()) else { return Ok(()) };
+        let whole = parsed.change(&before, &context);
+        let raw = RawDocumentBuf::try_from(&before).unwrap();
+        let Some(fields) = parsed.touched_fields() else { return Ok(()) };
+        let part = Part::read(&raw, &fields).unwrap();
+        match (parsed.change(part.before(), &context), whole) {
+            (Err(of_part), Err(of_whole)) => prop_assert_eq!(of_part, of_whole),
+            (Ok(None), Ok(None)) => {}
+            (Ok(Some(of_part)), Ok(Some(of_whole))) => {
+                let spliced = part.changed_to(&of_part.after).unwrap();
+                assert_same(&Document::try_from(&spliced).unwrap(), &of_whole.after);
+                let of_part = told(part.before(), &of_part.after, &of_part.told_as);
+                let of_whole = told(&before, &of_whole.after, &of_whole.told_as);
+                // As text, in which a NaN is equal to itself.
+                prop_assert_eq!(format!("{of_part:?}"), format!("{of_whole:?}"));
+            }
+            (of_part, of_whole) => {
+                return Err(TestCaseError::fail(format!("{of_part:?} and {of_whole:?}")));
+            }
+        }
+    }
+
+    /// A delta applied to the fields that it changes makes the same of any document as applied to the whole.
+    #[test]
+    fn a_delta_of_a_part_is_that_of_the_whole(
+        before in document(), after in document(), other in document(),
+    ) {
+        let OplogUpdate::Entry(entry) = oplog_update(&before, &after, &ToldAs::default()) else {
+            return Ok(());
+        };
+        let Some(fields) = changed_fields(&entry) else { return Ok(()) };
+        for document in [before, other] {
+            let raw = RawDocumentBuf::try_from(&document).unwrap();
+            let part = Part::read(&raw, &fields).unwrap();
+            if let Some(spliced) = apply_to_part(&part, &entry).unwrap() {
+                let whole = apply_oplog_update(&document, &entry).unwrap();
+                assert_same(&Document::try_from(&spliced).unwrap(), &whole);
             }
         }
     }
