@@ -30,6 +30,7 @@ mod generic_arguments;
 mod hello_replies;
 mod helpers;
 mod index_keys;
+mod index_sizes;
 mod moments;
 mod namespace;
 mod node;
