@@ -11,6 +11,7 @@ use quorate_query::pipeline::{Documents, Environment, Merge, Output, WhenMatched
 use quorate_query::value::measure;
 
 use super::aggregate::Reading;
+use super::common::count_capped;
 use super::insert::{check_writable, with_timestamps};
 use crate::catalog::Collection;
 use crate::dispatch::Request;
@@ -157,6 +158,7 @@ impl Sink<'_, '_> {
             if chunk.is_empty() && checked {
                 return Ok(commit);
             }
+            count_capped(self.request, target)?;
             let mut writer = self.request.write();
             let mut collection = writer.collection_or_create(target)?;
             if !checked {

@@ -8,7 +8,7 @@ use quorate_query::matcher::Matcher;
 use quorate_query::update::Change;
 use quorate_query::{Update, UpdateContext};
 
-use super::common::{WriteConcern, check_collation, command_compiler};
+use super::common::{WriteConcern, check_collation, command_compiler, count_capped};
 use super::insert::{
     KEEP_EMPTY_TIMESTAMPS, check_writable, retried_statements, statements, tell_retried,
     write_errors,
@@ -59,6 +59,7 @@ pub(super) fn update(request: &Request<'_>, mut command: Command) -> Result<Outc
     let read = |statement: &CommandBody| read_statement(request, &fields, statement);
     let ahead: Vec<_> = statements.iter().take(READ_AHEAD).map(read).collect();
     let mut ahead = ahead.into_iter();
+    count_capped(request, &namespace)?;
     let mut writer = request.write();
     writer.begin_retryable(request.retryable.as_ref())?;
     let retried = retried_statements(&writer, statements.len());
