@@ -43,6 +43,7 @@ mod protected;
 mod raw_writing;
 mod record_scan;
 mod records;
+mod repeated_fields;
 mod replication;
 mod scheduling;
 mod scratch;

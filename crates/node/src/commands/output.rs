@@ -18,6 +18,7 @@ use crate::dispatch::Request;
 use crate::error::{CommandError, ErrorCode};
 use crate::fields::to_raw;
 use crate::namespace::Namespace;
+use crate::repeated_fields::rewrite;
 use crate::replication::{Commit, takes_back};
 use crate::select::Selection;
 use crate::writer::Writer;
@@ -212,12 +213,16 @@ impl Sink<'_, '_> {
                 if let Some(id) = before.get("_id") {
                     after.insert("_id", id.clone());
                 }
-                let raw = to_raw(&after)?;
-                let (raw, told_as) = match merge.when_matched {
-                    WhenMatched::Replace => (with_timestamps(writer, raw), ToldAs::Replacement),
-                    _ => (raw, ToldAs::ShortestDifference),
-                };
                 let old = &found.document;
+                let (raw, told_as) = match merge.when_matched {
+                    WhenMatched::Replace => {
+                        (with_timestamps(writer, to_raw(&after)?), ToldAs::Replacement)
+                    }
+                    _ => {
+                        let told_as = ToldAs::ShortestDifference;
+                        (rewrite(old, (&before, &after), &told_as)?, told_as)
+                    }
+                };
                 if raw.as_bytes() == old.as_bytes() {
                     return Ok(());
                 }

@@ -22,6 +22,7 @@ use crate::error::{CommandError, ErrorCode};
 use crate::fields::{Fields, check_known, to_raw};
 use crate::finder::Found;
 use crate::namespace::Namespace;
+use crate::repeated_fields::rewrite;
 use crate::select::Selection;
 use crate::writer::{Telling, Writer};
 
@@ -215,8 +216,8 @@ impl ParsedUpdate {
         change: &Changed,
     ) -> Result<(), CommandError> {
         writer.check_interrupt()?;
-        let (raw, bypass) = (to_raw(&change.after)?, self.bypass_validation);
-        let old = &found.document;
+        let (old, bypass) = (&found.document, self.bypass_validation);
+        let raw = rewrite(old, (&change.before, &change.after), &change.told_as)?;
         writer.replace(collection, found.record, old, raw, change.telling(), bypass)
     }
 }

@@ -11,18 +11,17 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use bson::{Document, RawDocument, RawDocumentBuf};
-use quorate_query::diff::apply_oplog_update;
 use quorate_storage::key::RecordId;
 
 use super::entry::{damaged, document_of, namespace_of, object_of, operation_of, target_of};
 use super::prefetch::PrefetchSetting;
 use crate::catalog::{Catalog, Collection};
 use crate::error::CommandError;
-use crate::fields::to_raw;
 use crate::index_keys::DocumentKeys;
 use crate::namespace::Namespace;
 use crate::node::Node;
 use crate::records::{DocumentBytes, View};
+use crate::repeated_fields::apply_change;
 use crate::writer::keys_of;
 
 /// Threads that work on one batch.
@@ -156,8 +155,10 @@ pub(super) fn prepare_entry(
             let Some((record, old)) = view.by_id(collection, id)? else {
                 return Ok(Change::Missing);
             };
-            let change = Document::try_from(object)?;
-            let new = to_raw(&apply_oplog_update(&Document::try_from(&*old)?, &change)?)?;
+            let new = match object.get("$v") {
+                Ok(Some(_)) => apply_change(&old, &Document::try_from(object)?)?,
+                _ => object.to_owned(),
+            };
             let (before, after) = (keys_of(collection, &old)?, keys_of(collection, &new)?);
             Ok(Change::Replace { record, old, new, before, after })
         }
