@@ -14,6 +14,7 @@ use crate::steps::{COLLECTIONS, SESSIONS, full_name, name_of};
 impl Run {
     pub(crate) fn crash(&mut self, kept: u64) -> Verdict {
         self.figures.crashes += 1;
+        self.reading_on = None;
         let (synced, last) = self.member.store.unsynced();
         let (synced, last) = (synced.as_u64(), last.as_u64());
         let survivor = synced + (last - synced) * kept / 1_000;

@@ -29,6 +29,9 @@ impl Run {
         if expected.is_some_and(|expected| expected != fine) {
             return Err(format!("{command}\n  answered {reply}\n  expected {expected:?}"));
         }
+        if fine {
+            self.end_reading(collection, change);
+        }
         self.record(Effects::default(), None);
         Ok(())
     }

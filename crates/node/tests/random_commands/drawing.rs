@@ -50,7 +50,8 @@ impl Generator {
 
     fn step(&mut self) -> Step {
         let (collection, session) = (self.collection(), self.session());
-        match self.random.below(121) {
+        match self.random.below(127) {
+            121.. => Step::ReadOn { collection, batch: 1 + self.random.below(2) },
             109..112 => {
                 let view = self.view();
                 Step::View { view, change: self.view_change(view) }

@@ -49,6 +49,7 @@ impl Run {
     /// did.
     pub(crate) fn take_over(&mut self, batch: usize, kept: u64) -> Verdict {
         self.figures.taken_over += 1;
+        self.reading_on = None;
         self.copying = None;
         self.member = self.follower(batch)?.into();
         self.undo(kept)?;
@@ -140,7 +141,7 @@ impl Run {
 
     /// The member takes commands back, and what their sessions knew with them.
     pub(crate) fn roll_back(&mut self, kept: u64) -> Verdict {
-        self.copying = None;
+        (self.copying, self.reading_on) = (None, None);
         show(&self.member.node, MemberState::Secondary, false);
         for session in &mut self.sessions {
             session.open = None;

@@ -12,6 +12,7 @@ use quorate_storage::{ModelStore, Store};
 
 use crate::members::Copying;
 use crate::model::{Claim, Collection, Effects, Model, Place, Told};
+use crate::reading_on::ReadingOn;
 use crate::steps::{
     COLLECTIONS, DATABASES, INDEXES, Index, Read, SESSIONS, Step, VIEWS, Write, full_name, name_of,
     name_of_view, on,
@@ -28,6 +29,8 @@ pub(crate) const ONE_BATCH: i32 = 1_000;
 pub(crate) const BESIDE: &str = "beside";
 /// In place of a commit of the store, for a transaction that changed nothing: only its process knows of it.
 pub(crate) const UNLOGGED: u64 = u64::MAX;
+/// The bytes of a transaction's operations in one entry: two or three of them.
+const TRANSACTION_ENTRY_BYTES: usize = 300;
 /// Between two looks at everything.
 const LOOK: usize = 25;
 
@@ -165,6 +168,8 @@ pub(crate) struct Run {
     /// A copy that goes on.
     pub(crate) copying: Option<Copying>,
     pub(crate) watching: Option<Watching>,
+    /// A cursor that is open.
+    pub(crate) reading_on: Option<ReadingOn>,
     pub(crate) model: Model,
     pub(crate) sessions: Vec<Session>,
     pub(crate) records: Vec<Record>,
@@ -178,6 +183,8 @@ pub(crate) fn open(store: ModelStore, opened: &Cell<u64>) -> Result<Member, Stri
     opened.set(opened.get() + 1);
     let member = Member::with_history_and_seed(store, OPLOG_BYTES, opened.get());
     member.node.join_replica_set(now()).map_err(|error| error.to_string())?;
+    // Transactions have several entries.
+    member.node.split_transactions_at(TRANSACTION_ENTRY_BYTES);
     show(&member.node, MemberState::Secondary, false);
     Ok(member)
 }
@@ -207,6 +214,7 @@ pub(crate) fn run(steps: &[Step]) -> Result<Figures, String> {
         opened,
         copying: None,
         watching: None,
+        reading_on: None,
         model: Model::default(),
         sessions: vec![Session::default(); SESSIONS as usize],
         records: Vec::new(),
@@ -267,6 +275,7 @@ impl Run {
                 self.drop_within(*session, *collection, *index)
             }
             Step::View { view, change } => self.change_view(*view, change),
+            Step::ReadOn { collection, batch } => self.read_on(*collection, *batch as i32),
             Step::ReadView { view, read } => self.read_view(*view, read),
             Step::ReadViewWithin { session, view, read } => {
                 self.read_view_within(*session, *view, read)

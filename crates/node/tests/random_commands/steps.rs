@@ -546,6 +546,11 @@ pub(crate) enum Step {
         view: usize,
         change: ViewChange,
     },
+    /// A cursor over a collection shows so many documents more, or is opened.
+    ReadOn {
+        collection: usize,
+        batch: u64,
+    },
     ReadView {
         view: usize,
         read: Read,
