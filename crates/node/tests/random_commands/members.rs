@@ -122,10 +122,16 @@ impl Run {
     fn copied(&self, copying: Copying) -> Result<Option<Member>, String> {
         let Copying { member: copy, begun, .. } = copying;
         copy.node.clone_sessions(&session_rows(&self.member), now()).map_err(failed)?;
+        let mut log = entries(&self.member);
         let is_later = |entry: &RawDocumentBuf| {
             entry_position(entry).is_ok_and(|at| at.op_time >= begun.op_time)
         };
-        let log: Vec<_> = entries(&self.member).into_iter().filter(is_later).collect();
+        let mut first = log.iter().position(is_later).unwrap_or(log.len());
+        // A transaction is applied whole, with its last entry.
+        while log.get(first).is_some_and(goes_on) {
+            first -= 1;
+        }
+        let log = log.split_off(first);
         let has_moved = log.iter().any(moves);
         copy.node.apply_cloned(log, now()).map_err(failed)?;
         match copy.node.finish_clone(position(&self.member), now()) {
@@ -225,6 +231,13 @@ impl Run {
             (follows, leads) => Err(format!("{what} has {follows:?}\n  the primary {leads:?}")),
         }
     }
+}
+
+/// Whether an entry belongs to a transaction of which another one comes before it.
+fn goes_on(entry: &RawDocumentBuf) -> bool {
+    let is_part = entry.get_document("o").is_ok_and(|o| o.get_array("applyOps").is_ok());
+    let previous = entry.get_document("prevOpTime").and_then(|at| at.get_timestamp("ts"));
+    is_part && previous.is_ok_and(|at| at.time > 0)
 }
 
 /// Whether an entry moves a collection to another database.
