@@ -525,7 +525,8 @@ impl Run {
         let (mut strong, mut weak) = self.conflicts(session, open.began, &effects);
         if creates {
             let (must, may) = self.creation_conflicts(session, collection);
-            (strong, weak) = (strong || must, weak || may);
+            // Documents of an earlier collection of the name are not in the way.
+            (strong, weak) = (must, weak || may);
         }
         let told = Told::of(&reply);
         let expected = effects.told.as_ref().and_then(Told::error);
