@@ -403,3 +403,50 @@ fn a_stream_whose_place_was_trimmed_ends() {
     let error = source.next_batch(&node, view(&node), false).map(drop).unwrap_err();
     assert_eq!(error.code, ErrorCode::CAPPED_POSITION_LOST, "{error:?}");
 }
+
+/// Views have no UUIDs that a source tells. At every command of a copy in turn, a view is changed, one is dropped, and
+/// another one made.
+#[test]
+fn a_copy_has_all_views_of_all_databases() {
+    for at in 0..14 {
+        let (source, copy) = (primary(), member());
+        let view = |least: i32| {
+            doc! { "viewOn": "c", "pipeline": [{ "$match": { "_id": { "$gte": least } } }] }
+        };
+        let on = |command: &str, name: &str, database: &str, least: i32| {
+            let mut whole = doc! { command: name, "$db": database };
+            whole.extend(view(least));
+            run(&source, whole);
+        };
+        for database in ["db", "db2"] {
+            run(&source, doc! { "insert": "c", "documents": [{ "_id": 1 }], "$db": database });
+            for name in ["a", "b", "kept"] {
+                on("create", name, database, 1);
+            }
+        }
+        let mut commands = 0;
+        copy_while(
+            &source,
+            &copy,
+            &mut |_| {
+                if commands == at {
+                    for database in ["db", "db2"] {
+                        on("collMod", "a", database, 2);
+                        run(&source, doc! { "drop": "b", "$db": database });
+                        on("create", "late", database, 3);
+                    }
+                }
+                commands += 1;
+            },
+            || (),
+        );
+        assert!(commands > at, "the copy takes {commands} commands");
+        for database in ["db", "db2"] {
+            let listed = |node| {
+                let listed = run(node, doc! { "listCollections": 1, "$db": database });
+                listed.get_document("cursor").unwrap().get_array("firstBatch").unwrap().clone()
+            };
+            assert_eq!(listed(&copy), listed(&source), "changed before command {at}");
+        }
+    }
+}

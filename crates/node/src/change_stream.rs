@@ -141,11 +141,7 @@ impl ChangeStream {
     /// The time from which a client goes on that has seen all there is to see so far. Of a transaction
     /// whose last entry has not come yet nothing has been shown.
     fn mark(&self) -> Timestamp {
-        let first = |entries: &Vec<Arc<Document>>| {
-            let time = entries.first()?.get_timestamp("ts").ok()?;
-            Some(timestamp_from(time).as_u64())
-        };
-        let unseen = self.unfinished.values().filter_map(first).min();
+        let unseen = self.unfinished.values().filter_map(|entries| time_of(entries.first()?)).min();
         let unseen = unseen.map_or(u64::MAX, |time| time.max(self.started_at + 1));
         // A mark stands before the events of its time, and those up to here are over.
         Timestamp::from_u64(self.position.saturating_add(1).min(unseen))
@@ -262,13 +258,21 @@ impl ChangeStream {
                 return Ok(());
             }
         }
-        // The whole entry has been looked at, and the event to resume after was not in it.
+        // The whole entry has been looked at, and the event to resume after was not in it. A transaction that holds the
+        // event is told with its last entry.
         if let Some(resume) = &self.resume_after
             && timestamp > timestamp_from(resume.cluster_time).as_u64()
+            && !self.is_within(timestamp_from(resume.cluster_time).as_u64())
         {
             return Err(not_found(resume));
         }
         Ok(())
+    }
+
+    /// Whether a transaction whose last entry has not come yet has an entry of this time.
+    fn is_within(&self, time: u64) -> bool {
+        let mut entries = self.unfinished.values().flatten();
+        entries.any(|entry| time_of(entry) == Some(time))
     }
 
     /// The events of a transaction, with its last entry.
@@ -376,6 +380,11 @@ impl ChangeStream {
 fn needs_images(options: &Options) -> bool {
     options.full_document != FullDocument::default()
         || options.before_change != FullDocumentBeforeChange::default()
+}
+
+/// The time of an entry.
+fn time_of(entry: &Document) -> Option<u64> {
+    entry.get_timestamp("ts").ok().map(|time| timestamp_from(time).as_u64())
 }
 
 /// The entries of a transaction before this one. A stream that is resumed between them has not read them,

@@ -29,6 +29,7 @@ use crate::dispatch;
 use crate::error::{CommandError, ErrorCode};
 use crate::fail_points::{FailPoints, Injection, MachineFaults};
 use crate::generator::Generator;
+use crate::index_sizes::IndexSizes;
 use crate::moments::{Moment, Moments, not_committed, not_kept};
 use crate::namespace::Namespace;
 use crate::operations::{Connected, Operations, Progress, Registered};
@@ -113,6 +114,7 @@ pub struct Node {
     replication: OnceLock<Replication>,
     defaults: DefaultsCache,
     counters: Counters,
+    index_sizes: IndexSizes,
     profiler: Profiler,
     /// A time that others have seen, which new entries come after.
     cluster_time: AtomicU64,
@@ -176,6 +178,7 @@ impl Node {
             replication: OnceLock::new(),
             defaults: DefaultsCache::new(now.wall),
             counters: Counters::default(),
+            index_sizes: IndexSizes::default(),
             profiler: Profiler::default(),
             cluster_time: AtomicU64::new(0),
             memory: Arc::default(),
@@ -318,6 +321,10 @@ impl Node {
 
     pub(crate) fn counters(&self) -> &Counters {
         &self.counters
+    }
+
+    pub(crate) fn index_sizes(&self) -> &IndexSizes {
+        &self.index_sizes
     }
 
     pub(crate) fn profiler(&self) -> &Profiler {

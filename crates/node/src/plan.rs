@@ -75,6 +75,11 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
+    /// Whether it looks up documents that the query names.
+    pub(crate) fn has_points(&self) -> bool {
+        matches!(&self.access, Access::Index(IndexAccess { keys: IndexKeys::Points(_), .. }))
+    }
+
     /// Whether it looks up a few documents that the query names.
     pub(crate) fn is_point(&self) -> bool {
         let Access::Index(access) = &self.access else { return false };

@@ -176,6 +176,8 @@ pub(crate) struct Replication {
     deferred_indexes: Mutex<Vec<(bson::Binary, bson::Document)>>,
     /// Collections of a copy that are not known to be copied whole.
     partial_copies: Mutex<Vec<bson::Binary>>,
+    /// Collections that the log renames and the copy does not hold. The log has to drop them, or the copy lacks them.
+    missing_copies: Mutex<Vec<bson::Binary>>,
     listener: OnceLock<AppendListener>,
     standing_listener: OnceLock<StandingListener>,
     failure_listener: OnceLock<FailureListener>,
@@ -318,6 +320,7 @@ impl Node {
             trimmed: Trimmed::default(),
             deferred_indexes: Mutex::default(),
             partial_copies: Mutex::default(),
+            missing_copies: Mutex::default(),
             listener: OnceLock::new(),
             standing_listener: OnceLock::new(),
             failure_listener: OnceLock::new(),

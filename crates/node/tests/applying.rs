@@ -488,3 +488,122 @@ fn a_copied_unique_index_is_as_it_was_changed_meanwhile() {
     assert_eq!(indexes(&to), indexes(&from));
     assert_eq!(indexes(&to)[1].get_i64("expireAfterSeconds").unwrap(), 6_000);
 }
+
+/// BSON allows a name twice, and MongoDB stores it so. An update leaves what it does not name as it was, on every member.
+#[test]
+fn an_update_keeps_both_fields_of_one_name() {
+    let (from, to) = (primary(), secondary());
+    let mut inner = bson::rawdoc! {"x": 1, "y": 2};
+    inner.append(bson::raw::cstr!("x"), 3);
+    let twice =
+        bson::rawdoc! {"s": inner.clone(), "l": [inner.clone()], "n": 0, "long": "x".repeat(200)};
+    for id in 0..4 {
+        let mut document = bson::rawdoc! {"_id": id};
+        document.append(bson::raw::cstr!("s"), twice.get_document("s").unwrap());
+        document.append(bson::raw::cstr!("l"), twice.get_array("l").unwrap());
+        document.append(bson::raw::cstr!("long"), twice.get_str("long").unwrap());
+        let insert = bson::rawdoc! {"insert": "a", "$db": "db"};
+        let documents = vec![("documents".to_owned(), vec![document])];
+        let command = quorate_node::Command::from_raw(&insert, documents).unwrap();
+        let quorate_node::Outcome::Reply(reply) = from.node.run(&support::context(), command)
+        else {
+            panic!("it waits");
+        };
+        assert_eq!(reply.body.get_i32("n").unwrap(), 1);
+    }
+    let update =
+        |id: i32, u: Document| doc! {"update": "a", "updates": [{"q": {"_id": id}, "u": u}]};
+    from.ok(update(0, doc! {"$set": {"n": 1}}));
+    from.ok(update(1, doc! {"$set": {"s.y": 9, "l.0.y": 9}}));
+    from.ok(doc! {"findAndModify": "a", "query": {"_id": 2}, "update": [{"$set": {"n": 1}}]});
+    from.insert("b", vec![doc! {"_id": 3, "n": 1}]);
+    let merge = doc! {"$merge": {"into": "a", "whenMatched": "merge"}};
+    from.ok(doc! {"aggregate": "b", "pipeline": [merge], "cursor": {}});
+    to.node.apply(OpTime::NULL, entries(&from), now()).unwrap();
+    assert_eq!(hash(&to), hash(&from));
+    for member in [&from, &to] {
+        let find = bson::rawdoc! {
+            "find": "a", "$db": "db", "$readPreference": {"mode": "nearest"}, "sort": {"_id": 1},
+        };
+        let command = quorate_node::Command::from_raw(&find, Vec::new()).unwrap();
+        let quorate_node::Outcome::Reply(reply) = member.node.run(&support::context(), command)
+        else {
+            panic!("it waits");
+        };
+        let batch = reply.body.get_document("cursor").unwrap().get_array("firstBatch").unwrap();
+        for document in batch {
+            let bson::RawBsonRef::Document(document) = document.unwrap() else { panic!() };
+            let nested = document.get_document("s").unwrap();
+            assert_eq!(nested.iter().count(), 3, "{document:?}");
+            let bson::RawBsonRef::Document(item) =
+                document.get_array("l").unwrap().get(0).unwrap().unwrap()
+            else {
+                panic!()
+            };
+            assert_eq!(item.iter().count(), 3, "{document:?}");
+        }
+    }
+}
+
+/// A source tells no UUIDs of views.
+#[test]
+fn a_copy_has_the_views_of_its_source_as_they_became() {
+    let from = primary();
+    from.insert("c", vec![doc! {"_id": 1}]);
+    let create = |name: &str, least: i32| {
+        doc! {"create": name, "viewOn": "c", "pipeline": [{"$match": {"_id": {"$gte": least}}}]}
+    };
+    for name in ["kept", "changed", "dropped", "made_again"] {
+        from.ok(create(name, 1));
+    }
+    let begin = entries(&from).len();
+    let to = copy_of(&from, &["c"]);
+    let nil = bson::Binary { subtype: bson::spec::BinarySubtype::Uuid, bytes: vec![0; 16] };
+    for name in ["kept", "changed", "dropped", "made_again"] {
+        let mut options = create(name, 1);
+        options.remove("create");
+        let namespace = quorate_node::Namespace::new("db", name).unwrap();
+        to.node.clone_collection(&namespace, nil.clone(), options, now()).unwrap();
+        to.node.copied_whole(&nil);
+    }
+    let mut change = create("changed", 2);
+    change.remove("create");
+    let mut collmod = doc! {"collMod": "changed"};
+    collmod.extend(change);
+    from.ok(collmod);
+    from.ok(doc! {"drop": "dropped"});
+    from.ok(doc! {"drop": "made_again"});
+    from.ok(create("made_again", 3));
+    let last = to.node.apply_cloned(entries(&from).split_off(begin), now()).unwrap();
+    to.node.finish_clone(last, now()).unwrap();
+    let listed = |member: &Member| {
+        let list = doc! {"listCollections": 1, "$readPreference": {"mode": "nearest"}};
+        member.drain(member.ok(list), "$cmd.listCollections")
+    };
+    assert_eq!(listed(&to), listed(&from));
+}
+
+/// Databases are listed one after the other. A collection that moves from one that is yet to be listed to one that was is
+/// in neither list.
+#[test]
+fn a_copy_that_never_saw_a_moved_collection_begins_again() {
+    for ending in [doc! {}, doc! {"drop": "target", "$db": "db"}] {
+        let from = primary();
+        from.ok(doc! {"insert": "moved", "documents": [{"_id": 1}], "$db": "other"});
+        from.insert("target", vec![doc! {"_id": 2}]);
+        let begin = entries(&from).len();
+        let to = copy_of(&from, &["target"]);
+        from.ok(doc! {
+            "renameCollection": "other.moved", "to": "db.target", "dropTarget": true, "$db": "admin",
+        });
+        if !ending.is_empty() {
+            from.ok(ending.clone());
+        }
+        let last = to.node.apply_cloned(entries(&from).split_off(begin), now()).unwrap();
+        let finished = to.node.finish_clone(last, now());
+        assert_eq!(finished.is_ok(), !ending.is_empty(), "{finished:?}");
+        if finished.is_ok() {
+            assert_eq!(hash(&to), hash(&from));
+        }
+    }
+}

@@ -141,17 +141,37 @@ impl Held {
     }
 
     fn open(options: NodeOptions) -> Self {
+        let held = Self::over(Arc::new(ModelStore::new()), options);
+        held.fill();
+        held
+    }
+
+    /// The collection has a limit, and room for more.
+    fn capped() -> Self {
+        let held = Self::over(Arc::new(ModelStore::new()), NodeOptions::default());
+        held.member.ok(doc! {"create": "c", "capped": true, "size": 1 << 30});
+        held.fill();
+        held
+    }
+
+    fn over(store: Arc<ModelStore>, options: NodeOptions) -> Self {
         let (reached, is_reached) = channel();
         let (release, released) = channel();
         let released = Mutex::new(released);
         let gate = Arc::new(Gate { armed: Mutex::new(None), reached, released });
-        let store = Arc::new(ModelStore::new());
         let gated = GatedStore { store: Arc::clone(&store), gate: Arc::clone(&gate) };
         let node = Node::open(Arc::new(gated), options, now()).unwrap();
-        let held = Self { member: Member { node, store }, gate, reached: is_reached, release };
+        Self { member: Member { node, store }, gate, reached: is_reached, release }
+    }
+
+    /// Another process over the same store.
+    fn started_again(self) -> Self {
+        Self::over(Arc::clone(&self.member.store), NodeOptions::default())
+    }
+
+    fn fill(&self) {
         let documents = (0..DOCUMENTS).map(|n| doc! {"_id": n, "u": n, "a": 0});
-        held.member.insert("c", documents.collect());
-        held
+        self.member.insert("c", documents.collect());
     }
 
     /// Builds a unique index, and does something while the build stands in its middle.
@@ -498,5 +518,27 @@ fn writes_go_on_while_documents_are_counted_and_are_counted_too() {
         let counted = member.ok(doc! {"count": "c"});
         assert_eq!(counted.get_i32("n").unwrap(), DOCUMENTS - 2, "{command}");
         member.validate("c");
+    }
+}
+
+/// What adds documents to a capped collection has to know how much it holds. The first one after a start has it counted
+/// before it takes the write lock.
+#[test]
+fn writes_go_on_while_a_capped_collection_is_counted() {
+    let update = doc! {"q": {"_id": -1}, "u": {"$set": {"a": 1}}, "upsert": true};
+    for command in [
+        doc! {"insert": "c", "documents": [{"_id": -1}]},
+        doc! {"update": "c", "updates": [update]},
+        doc! {"findAndModify": "c", "query": {"_id": -1}, "update": {"a": 1}, "upsert": true},
+        doc! {"aggregate": "one", "pipeline": [{"$merge": "c"}], "cursor": {}},
+    ] {
+        let held = Held::capped();
+        held.member.insert("one", vec![doc! {"_id": -1}]);
+        let held = held.started_again();
+        let reply = held.during_a_search(command.clone(), |_| {});
+        assert_eq!(reply.get_f64("ok").unwrap(), 1.0, "{reply}");
+        let counted = held.member.ok(doc! {"count": "c"});
+        assert_eq!(counted.get_i32("n").unwrap(), DOCUMENTS + 1, "{command}");
+        held.member.validate("c");
     }
 }

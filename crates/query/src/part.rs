@@ -12,10 +12,14 @@
 
 use bson::{Bson, Document, RawDocument, RawDocumentBuf};
 
+use crate::value::measure;
 use crate::value::raw_scan::RawScan;
 
 /// The field that is in every part.
 const ID: &str = "_id";
+
+/// What a document without fields takes.
+const EMPTY_BYTES: usize = 5;
 
 /// The fields of a document that a change may touch, and its `_id`.
 #[derive(Debug)]
@@ -25,10 +29,11 @@ pub struct Part<'a> {
 }
 
 impl<'a> Part<'a> {
-    /// Reads the fields of these names. None if a name is there twice or a field cannot be read: the whole document
-    /// has to be looked at then.
+    /// Reads the fields of these names. None if a field cannot be read, or it or one inside of it is there twice: the
+    /// whole document has to be looked at then.
     pub fn read(whole: &'a RawDocument, fields: &[impl AsRef<str>]) -> Option<Self> {
         let mut before = Document::new();
+        let mut bytes = EMPTY_BYTES;
         let mut scan = RawScan::new(whole);
         for field in scan.by_ref() {
             let key = field.key();
@@ -42,11 +47,12 @@ impl<'a> Part<'a> {
                 // The library reads arrays.
                 None => whole.get(name).ok()??,
             };
-            if before.insert(name, Bson::try_from(value).ok()?).is_some() {
-                return None;
-            }
+            before.insert(name, Bson::try_from(value).ok()?);
+            bytes += field.length();
         }
-        scan.is_at_end().then_some(Self { whole, before })
+        // A parsed document holds one field of each name.
+        let holds_all = measure(&before).bytes == bytes;
+        (holds_all && scan.is_at_end()).then_some(Self { whole, before })
     }
 
     /// The fields as they are.

@@ -266,6 +266,18 @@ pub(super) fn open_list(
     open_cursor(request, namespace, Box::new(raw.into_iter()), options)
 }
 
+/// Counts a capped collection that may grow, before the write lock is held: a writer that adds to it has to know how much
+/// it holds.
+pub(super) fn count_capped(
+    request: &Request<'_>,
+    namespace: &Namespace,
+) -> Result<(), CommandError> {
+    match request.node.catalog().get(namespace).filter(|found| found.capped.is_some()) {
+        Some(capped) => request.totals(capped).map(drop),
+        None => Ok(()),
+    }
+}
+
 /// Refuses a command that says which collection it means if the name belongs to another one by now, or to
 /// none: what it reads then is of that collection, whatever is renamed meanwhile.
 pub(super) fn check_uuid(

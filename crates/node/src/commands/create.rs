@@ -1,6 +1,7 @@
 //! `create`, `collMod` and `renameCollection`.
 
-use bson::{Bson, Document, doc};
+use bson::spec::BinarySubtype;
+use bson::{Binary, Bson, Document, doc};
 use quorate_query::matcher::Matcher;
 use quorate_query::pipeline::Pipeline;
 
@@ -11,7 +12,7 @@ use crate::change_stream::check_images_option;
 use crate::context::{Command, Outcome};
 use crate::dispatch::Request;
 use crate::error::{CommandError, ErrorCode};
-use crate::fields::{Fields, check_known, to_raw, whole_number};
+use crate::fields::{Fields, check_known, to_raw};
 use crate::generic_arguments::is_generic;
 use crate::namespace::Namespace;
 use crate::plan::same_key;
@@ -329,13 +330,7 @@ pub(super) fn rename(request: &Request<'_>, command: Command) -> Result<Outcome,
     let target = Namespace::parse(fields.required_string("to")?)?;
     check_writable(&source)?;
     check_writable(&target)?;
-    // A flag, or the UUID of the collection to be dropped.
-    let drop_target = match fields.raw("dropTarget") {
-        Some(Bson::Boolean(truth)) => *truth,
-        Some(Bson::Binary(_)) => true,
-        Some(other) => whole_number(other).is_some_and(|number| number != 0),
-        None => false,
-    };
+    let (drop_target, expected) = drop_target(&fields)?;
     let concern = WriteConcern::parse(&command)?;
     if source == target {
         return Err(CommandError::new(
@@ -378,10 +373,38 @@ pub(super) fn rename(request: &Request<'_>, command: Command) -> Result<Outcome,
     if writer.collection(&target).is_some() && !drop_target {
         return Err(CommandError::new(ErrorCode::NAMESPACE_EXISTS, "target namespace exists"));
     }
+    if let Some(expected) = expected {
+        check_target_uuid(&target, writer.collection(&target).as_deref(), expected)?;
+    }
     writer.catalog().check_case(&target.database)?;
     writer.rename_collection(&collection, &target)?;
-    request.node.cursors().kill_namespaces("renamed", |namespace| *namespace == source);
     Ok(concern.reply(to_raw(&doc! { "ok": 1.0 })?, writer.last_commit()))
+}
+
+/// Whether a rename may drop the collection that has the new name, and which one that has to be, if the command tells.
+fn drop_target<'a>(fields: &Fields<'a>) -> Result<(bool, Option<&'a Binary>), CommandError> {
+    match fields.raw("dropTarget") {
+        Some(Bson::Binary(uuid)) if uuid.subtype == BinarySubtype::Uuid => Ok((true, Some(uuid))),
+        _ => Ok((fields.flag("dropTarget")?, None)),
+    }
+}
+
+/// Refuses to drop another collection than the one that the command means by its UUID.
+fn check_target_uuid(
+    target: &Namespace,
+    found: Option<&Collection>,
+    expected: &Binary,
+) -> Result<(), CommandError> {
+    if found.is_some_and(|found| found.uuid == *expected) {
+        return Ok(());
+    }
+    Err(CommandError::new(
+        ErrorCode::COLLECTION_UUID_MISMATCH,
+        format!(
+            "{target} is not the collection that dropTarget means by its UUID; it was renamed or dropped: look for it \
+             with listCollections"
+        ),
+    ))
 }
 
 pub(super) fn not_found(namespace: &Namespace) -> CommandError {

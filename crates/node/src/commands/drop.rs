@@ -29,7 +29,6 @@ pub(super) fn drop_collection(
         return Ok(concern.reply(to_raw(&doc! { "ok": 1.0 })?, None));
     };
     writer.drop_collection(&collection)?;
-    request.node.cursors().kill_namespaces("dropped", |gone| *gone == namespace);
     let answer = doc! {
         "nIndexesWas": collection.indexes.len() as i32,
         "ns": namespace.to_string(),

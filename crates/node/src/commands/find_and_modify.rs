@@ -7,7 +7,7 @@ use bson::{Bson, Document, doc};
 use quorate_query::matcher::Matcher;
 use quorate_query::{Projection, Update};
 
-use super::common::{WriteConcern, check_collation, command_compiler};
+use super::common::{WriteConcern, check_collation, command_compiler, count_capped};
 use super::insert::check_writable;
 use super::steps::{CANDIDATES, Search, Steps, Wanted};
 use super::update::{ParsedUpdate, update_context};
@@ -74,6 +74,9 @@ pub(super) fn find_and_modify(
             ))
         }
     };
+    if upsert {
+        count_capped(request, &namespace)?;
+    }
     let mut writer = request.write();
     if let Some(update) = &mut update {
         update.context.timestamp = writer.next_timestamp();

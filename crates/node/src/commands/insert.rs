@@ -3,7 +3,7 @@
 use bson::raw::cstr;
 use bson::{Bson, Document, RawBsonRef, RawDocumentBuf, Timestamp, doc};
 
-use super::common::WriteConcern;
+use super::common::{WriteConcern, count_capped};
 use super::hello::MAX_WRITE_BATCH_SIZE;
 use crate::body::CommandBody;
 use crate::context::{Command, Outcome};
@@ -33,10 +33,7 @@ pub(super) fn insert(request: &Request<'_>, mut command: Command) -> Result<Outc
     let keep_timestamps = fields.flag(KEEP_EMPTY_TIMESTAMPS)?;
     let concern = WriteConcern::parse(&command)?;
 
-    if let Some(capped) = request.node.catalog().get(&namespace).filter(|it| it.capped.is_some()) {
-        // Once they are counted the write lock is not held for that.
-        request.totals(capped)?;
-    }
+    count_capped(request, &namespace)?;
     let mut writer = request.write();
     writer.begin_retryable(request.retryable.as_ref())?;
     let retried = retried_statements(&writer, documents.len());

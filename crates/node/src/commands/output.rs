@@ -11,12 +11,14 @@ use quorate_query::pipeline::{Documents, Environment, Merge, Output, WhenMatched
 use quorate_query::value::measure;
 
 use super::aggregate::Reading;
+use super::common::count_capped;
 use super::insert::{check_writable, with_timestamps};
 use crate::catalog::Collection;
 use crate::dispatch::Request;
 use crate::error::{CommandError, ErrorCode};
 use crate::fields::to_raw;
 use crate::namespace::Namespace;
+use crate::repeated_fields::rewrite;
 use crate::replication::{Commit, takes_back};
 use crate::select::Selection;
 use crate::writer::Writer;
@@ -157,6 +159,7 @@ impl Sink<'_, '_> {
             if chunk.is_empty() && checked {
                 return Ok(commit);
             }
+            count_capped(self.request, target)?;
             let mut writer = self.request.write();
             let mut collection = writer.collection_or_create(target)?;
             if !checked {
@@ -210,12 +213,16 @@ impl Sink<'_, '_> {
                 if let Some(id) = before.get("_id") {
                     after.insert("_id", id.clone());
                 }
-                let raw = to_raw(&after)?;
-                let (raw, told_as) = match merge.when_matched {
-                    WhenMatched::Replace => (with_timestamps(writer, raw), ToldAs::Replacement),
-                    _ => (raw, ToldAs::ShortestDifference),
-                };
                 let old = &found.document;
+                let (raw, told_as) = match merge.when_matched {
+                    WhenMatched::Replace => {
+                        (with_timestamps(writer, to_raw(&after)?), ToldAs::Replacement)
+                    }
+                    _ => {
+                        let told_as = ToldAs::ShortestDifference;
+                        (rewrite(old, (&before, &after), &told_as)?, told_as)
+                    }
+                };
                 if raw.as_bytes() == old.as_bytes() {
                     return Ok(());
                 }

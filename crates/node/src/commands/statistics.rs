@@ -18,15 +18,13 @@ use crate::cursors::CursorStatistics;
 use crate::dispatch::Request;
 use crate::error::{CommandError, ErrorCode};
 use crate::fields::Fields;
+use crate::index_sizes::index_size;
 use crate::records::{View, index_entry, parse_record};
 use crate::replication::append_hello;
 use crate::writer::{Totals, index_keys_of};
 
 /// Problems that `validate` lists before it only counts them.
 const MAX_LISTED_PROBLEMS: usize = 100;
-
-/// Entries of an index that are read between two looks at whether the command should end.
-const ENTRIES_BETWEEN_LOOKS: usize = 1_000;
 
 pub(super) fn server_status(request: &Request<'_>, _: Command) -> Result<Outcome, CommandError> {
     let (now, started) = (request.context.now, request.node.started());
@@ -173,11 +171,10 @@ fn figures(
     totals: Totals,
     scale: i64,
 ) -> Result<Document, CommandError> {
-    let view = request.node.view();
     let mut sizes = Document::new();
     let mut index_bytes = 0;
     for index in &collection.indexes {
-        let bytes = index_size(request, &view, index.ident.prefix())?;
+        let bytes = index_size(request, collection, index, totals)?;
         index_bytes += bytes;
         sizes.insert(&index.name, bytes / scale);
     }
@@ -201,20 +198,6 @@ fn figures(
         figures.insert("maxSize", capped.bytes as i64 / scale);
     }
     Ok(figures)
-}
-
-/// The bytes of an index, all of which is read.
-fn index_size(request: &Request<'_>, view: &View, prefix: [u8; 8]) -> Result<i64, CommandError> {
-    let mut bytes = 0;
-    let entries = view.scan_index(KeyRange::prefix(&prefix), Direction::Forward)?;
-    for (place, pair) in entries.enumerate() {
-        let (key, value) = pair?;
-        bytes += (key.len() + value.len()) as i64;
-        if place % ENTRIES_BETWEEN_LOOKS == 0 {
-            request.interrupt.check()?;
-        }
-    }
-    Ok(bytes)
 }
 
 fn scale(command: &CommandBody) -> Result<i64, CommandError> {
@@ -244,7 +227,7 @@ pub(super) fn database_statistics(
         totals.bytes += own.bytes;
         indexes += collection.indexes.len() as i32;
         for index in &collection.indexes {
-            index_bytes += index_size(request, &request.node.view(), index.ident.prefix())?;
+            index_bytes += index_size(request, collection, index, own)?;
         }
     }
     let bytes = totals.bytes as i64;

@@ -7,10 +7,11 @@
 //! alone if it is gone or matches no longer. A statement for one document then goes on to the next
 //! one, and looks through the collection again if none was left.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use quorate_query::matcher::Matcher;
+use quorate_storage::key::RecordId;
 
 use crate::catalog::Collection;
 use crate::error::{CommandError, ErrorCode};
@@ -57,8 +58,12 @@ pub(super) struct Search {
     upserts: bool,
     /// The number of the statement within its command.
     statement: usize,
-    /// Whether the query names the documents by whole keys.
+    /// Whether the query names a few documents by whole keys.
     by_key: bool,
+    /// Whether it names any number of them so.
+    by_keys: bool,
+    /// The documents that were named and are changed.
+    changed: BTreeSet<RecordId>,
     searches: usize,
     /// How often the collection had been changed when the search began.
     changes: u64,
@@ -78,7 +83,7 @@ impl Search {
         upserts: bool,
     ) -> Result<Self, CommandError> {
         let plan = selection.plan()?;
-        let by_key = plan.is_point();
+        let (by_key, by_keys) = (plan.is_point(), plan.has_points());
         let changes = writer.changes_of(selection.collection.ident);
         Ok(Self {
             selection,
@@ -89,6 +94,8 @@ impl Search {
             upserts,
             statement,
             by_key,
+            by_keys,
+            changed: BTreeSet::new(),
             searches: 1,
             changes,
             found: false,
@@ -129,8 +136,8 @@ impl Search {
     ) -> Result<bool, CommandError> {
         let changes = writer.changes_of(collection.ident);
         // A document that is named may have been removed and inserted again while the statement waited for a
-        // transaction.
-        let lost = self.lost && (self.wanted == Wanted::One || (self.by_key && !self.found));
+        // transaction. What was changed before is passed over then.
+        let lost = self.lost && (self.wanted == Wanted::One || self.by_keys);
         let unsure = self.upserts
             && !self.found
             && !self.by_key
@@ -187,9 +194,13 @@ impl Steps {
         ) -> Result<(), CommandError>,
     ) -> Result<(), CommandError> {
         while let Some(found) = self.next(writer, collection, &mut search)? {
+            let record = found.record;
             let changed = self.change(writer, collection, &search, found, &mut change)?;
             if changed && search.wanted == Wanted::One {
                 return Ok(());
+            }
+            if changed && search.by_keys {
+                search.changed.insert(record);
             }
             search.found |= changed;
             search.lost |= !changed;
@@ -218,6 +229,9 @@ impl Steps {
                 }
                 return Ok(None);
             };
+            if search.changed.contains(&found.record) {
+                continue;
+            }
             let matcher = Arc::clone(&search.selection.matcher);
             match self.look_again(writer, collection, &matcher, found)? {
                 Some(found) => return Ok(Some(found)),

@@ -8,7 +8,7 @@ use quorate_query::matcher::Matcher;
 use quorate_query::update::Change;
 use quorate_query::{Part, Update, UpdateContext};
 
-use super::common::{WriteConcern, check_collation, command_compiler};
+use super::common::{WriteConcern, check_collation, command_compiler, count_capped};
 use super::insert::{
     KEEP_EMPTY_TIMESTAMPS, check_writable, retried_statements, statements, tell_retried,
     write_errors,
@@ -22,6 +22,7 @@ use crate::error::{CommandError, ErrorCode};
 use crate::fields::{Fields, check_known, to_raw};
 use crate::finder::Found;
 use crate::namespace::Namespace;
+use crate::repeated_fields::rewrite;
 use crate::select::Selection;
 use crate::writer::{MAX_DOCUMENT_BYTES, Telling, Writer};
 
@@ -59,6 +60,7 @@ pub(super) fn update(request: &Request<'_>, mut command: Command) -> Result<Outc
     let read = |statement: &CommandBody| read_statement(request, &fields, statement);
     let ahead: Vec<_> = statements.iter().take(READ_AHEAD).map(read).collect();
     let mut ahead = ahead.into_iter();
+    count_capped(request, &namespace)?;
     let mut writer = request.write();
     writer.begin_retryable(request.retryable.as_ref())?;
     let retried = retried_statements(&writer, statements.len());
@@ -197,7 +199,7 @@ impl ParsedUpdate {
         let before = Document::try_from(&*found.document)?;
         let change = self.update.change(&before, &context)?;
         let Some(Change { after, told_as }) = change else { return Ok(None) };
-        let whole = to_raw(&after)?;
+        let whole = rewrite(&found.document, (&before, &after), &told_as)?;
         Ok(Some(Changed { before, after, told_as, whole, is_part: false }))
     }
 

@@ -246,6 +246,37 @@ impl Writer<'_> {
         }
     }
 
+    /// The same for a command. A view of a copy has no UUID that the source told, and is meant by its name.
+    fn meant_by_command(
+        &mut self,
+        entry: &RawDocument,
+        namespace: &Namespace,
+        command: &Document,
+        fit: Fit,
+    ) -> Result<Option<Arc<Collection>>, CommandError> {
+        if fit == Fit::Exact {
+            return self.meant_by(entry, namespace, fit);
+        }
+        let uuid = uuid_of(entry)?;
+        match command.keys().next().map(String::as_str) {
+            Some("drop") => self.no_longer_missing(&uuid),
+            Some("renameCollection") => {
+                let found = self.meant_by(entry, namespace, fit)?;
+                return Ok(found.or_else(|| self.moved_aside(&uuid)));
+            }
+            _ => {}
+        }
+        let found = self.collection(namespace);
+        let Some(view) = found.filter(|found| found.view.is_some()) else {
+            return self.meant_by(entry, namespace, fit);
+        };
+        // If the entry drops an earlier collection of that name, a later entry makes the view again.
+        let is_drop = command.contains_key("drop");
+        let options = command.get_document("options");
+        let is_of_view = options.is_ok_and(|options| options.contains_key("viewOn"));
+        Ok(Some(view).filter(|_| is_drop || is_of_view))
+    }
+
     fn apply_one(
         &mut self,
         entry: &RawDocument,
@@ -319,13 +350,10 @@ impl Writer<'_> {
             let found = self.collection(&namespace);
             return self.apply_create(entry, &namespace, found, rest, fit);
         }
-        let found = match self.meant_by(entry, &namespace, fit)? {
-            None if fit == Fit::Relaxed && name == "renameCollection" => {
-                self.moved_aside(&uuid_of(entry)?)
+        let Some(mut collection) = self.meant_by_command(entry, &namespace, &command, fit)? else {
+            if fit == Fit::Relaxed && name == "renameCollection" {
+                self.rename_uncopied(&uuid_of(entry)?, &command)?;
             }
-            found => found,
-        };
-        let Some(mut collection) = found else {
             return self.misfit(fit, entry);
         };
         match name.as_str() {
@@ -334,7 +362,7 @@ impl Writer<'_> {
                 let to = command.get_str("to").map_err(|_| damaged("o.to"))?;
                 let to = Namespace::parse(to)?;
                 match fit {
-                    Fit::Relaxed => self.rename_copied(&collection, &to),
+                    Fit::Relaxed => self.rename_copied(&collection, &to, &command),
                     Fit::Exact => self.rename_collection(&collection, &to),
                 }
             }

@@ -5,9 +5,11 @@
 
 use std::sync::Arc;
 
+use bson::spec::BinarySubtype;
 use bson::{Binary, Bson, Document, RawDocumentBuf};
 use quorate_protocol::OpTimeAndWallTime;
 use quorate_storage::{Batch, Direction, KeyRange, KeyspaceId};
+use sha2::{Digest, Sha256};
 
 use super::guard;
 use super::oplog::UNDO_ROW;
@@ -52,6 +54,7 @@ impl Node {
         replication.trimmed.forget();
         guard(&replication.deferred_indexes).clear();
         guard(&replication.partial_copies).clear();
+        guard(&replication.missing_copies).clear();
         writer.empty_totals(replication.oplog);
         let (committed, _) = self.durability();
         self.sync_through(committed)?;
@@ -75,6 +78,9 @@ impl Node {
         let mut writer = self.write(now);
         self.forget_moments();
         writer.begin_cloning();
+        // A source tells no UUIDs of views, which are never renamed. One that all views shared would make them one.
+        let is_view = options.contains_key("viewOn");
+        let uuid = if is_view { uuid_of_view(namespace) } else { uuid };
         // An interrupted copy may have left it under the name that it had then.
         let left = self.catalog().collections().find(|left| left.uuid == uuid).cloned();
         for existing in writer.collection(namespace).into_iter().chain(left) {
@@ -82,7 +88,7 @@ impl Node {
                 writer.drop_collection(&existing)?;
             }
         }
-        if let Some(replication) = self.replication() {
+        if let Some(replication) = self.replication().filter(|_| !is_view) {
             guard(&replication.partial_copies).push(uuid.clone());
         }
         writer.create_with_uuid(namespace, options, uuid).map(drop)
@@ -210,6 +216,12 @@ impl Node {
     }
 }
 
+/// The UUID of a copied view, made of its name.
+fn uuid_of_view(namespace: &Namespace) -> Binary {
+    let bytes = Sha256::digest(namespace.to_string()).into_iter().take(16).collect();
+    Binary { subtype: BinarySubtype::Uuid, bytes }
+}
+
 /// What the names of collections begin with that were moved aside.
 const ASIDE: &str = "tmp.quorate.aside.";
 
@@ -222,6 +234,14 @@ fn aside_name(collection: &Collection) -> Namespace {
 
 fn is_aside(collection: &Collection) -> bool {
     collection.namespace.collection.starts_with(ASIDE)
+}
+
+/// The collection that gives way to the one that an entry renames.
+fn replaced_by(command: &Document) -> Option<Binary> {
+    match command.get("dropTarget") {
+        Some(Bson::Binary(uuid)) => Some(uuid.clone()),
+        _ => None,
+    }
 }
 
 /// Documents of a copy may be ahead of the log that is applied to them, and two of them may hold the
@@ -259,14 +279,15 @@ impl Writer<'_> {
         let partial = guard(&replication.partial_copies);
         let catalog = self.node().catalog();
         let mut collections = catalog.collections();
-        let Some(found) =
-            collections.find(|found| partial.contains(&found.uuid) || is_aside(found))
-        else {
-            return Ok(());
+        let found = collections.find(|found| partial.contains(&found.uuid) || is_aside(found));
+        let moved = match found {
+            Some(found) => found.namespace.to_string(),
+            None if guard(&replication.missing_copies).is_empty() => return Ok(()),
+            None => "a collection".to_owned(),
         };
         Err(CommandError::new(
             ErrorCode::OPERATION_FAILED,
-            format!("{} was moved while it was copied; the copy begins again", found.namespace),
+            format!("{moved} was moved while it was copied; the copy begins again"),
         ))
     }
 
@@ -275,14 +296,57 @@ impl Writer<'_> {
         &mut self,
         collection: &Arc<Collection>,
         to: &Namespace,
+        command: &Document,
     ) -> Result<(), CommandError> {
-        // In the history the name was free: what has it here got it later. The log may tell of that by a rename, and
-        // never of its documents. That it makes room is no entry of the log.
-        if let Some(other) = self.collection(to) {
-            let aside = aside_name(&other);
-            self.without_logging(|writer| writer.rename_collection(&other, &aside))?;
+        if let Some(replaced) = replaced_by(command) {
+            self.no_longer_missing(&replaced);
+        }
+        match self.collection(to) {
+            // What gave way is still here, and goes with the entry.
+            Some(other) if Some(&other.uuid) == replaced_by(command).as_ref() => {}
+            // In the history the name was free: what has it here got it later. The entry that makes the view follows.
+            Some(other) if other.view.is_some() => {
+                self.without_logging(|writer| writer.drop_collection(&other))?;
+            }
+            // The log may tell of that by a rename, and never of its documents. That it makes room is no entry of the
+            // log.
+            Some(other) => {
+                let aside = aside_name(&other);
+                self.without_logging(|writer| writer.rename_collection(&other, &aside))?;
+            }
+            None => {}
         }
         self.rename_collection(collection, to)
+    }
+
+    /// An entry renames a collection that the copy does not hold under its old name. What gave way to it goes all the
+    /// same. If the copy does not hold it at all, it was dropped before its database was listed, or it has come to a
+    /// database that had been listed before.
+    pub(super) fn rename_uncopied(
+        &mut self,
+        uuid: &Binary,
+        command: &Document,
+    ) -> Result<(), CommandError> {
+        let catalog = self.catalog();
+        let known = |uuid: &Binary| catalog.collections().find(|known| known.uuid == *uuid);
+        if known(uuid).is_none()
+            && let Some(replication) = self.node().replication()
+        {
+            guard(&replication.missing_copies).push(uuid.clone());
+        }
+        let Some(replaced) = replaced_by(command) else { return Ok(()) };
+        self.no_longer_missing(&replaced);
+        match known(&replaced) {
+            Some(replaced) => self.drop_collection(replaced),
+            None => Ok(()),
+        }
+    }
+
+    /// The log drops a collection: the copy need not hold it.
+    pub(super) fn no_longer_missing(&mut self, uuid: &Binary) {
+        if let Some(replication) = self.node().replication() {
+            guard(&replication.missing_copies).retain(|known| known != uuid);
+        }
     }
 
     /// A collection of the copy that made room for an earlier one of its name, and waits for the entry that gives it

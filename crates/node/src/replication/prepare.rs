@@ -12,18 +12,18 @@ use std::sync::atomic::Ordering;
 
 use bson::{Document, RawDocument, RawDocumentBuf};
 use quorate_query::Part;
-use quorate_query::diff::{apply_oplog_update, apply_to_part, changed_fields};
+use quorate_query::diff::{apply_to_part, changed_fields};
 use quorate_storage::key::RecordId;
 
 use super::entry::{damaged, document_of, namespace_of, object_of, operation_of, target_of};
 use super::prefetch::PrefetchSetting;
 use crate::catalog::{Catalog, Collection};
 use crate::error::CommandError;
-use crate::fields::to_raw;
 use crate::index_keys::DocumentKeys;
 use crate::namespace::Namespace;
 use crate::node::Node;
 use crate::records::{DocumentBytes, View};
+use crate::repeated_fields::apply_change;
 use crate::writer::{MAX_DOCUMENT_BYTES, keys_of, keys_of_version};
 
 /// Threads that work on one batch.
@@ -159,7 +159,10 @@ pub(super) fn prepare_entry(
             };
             let change = Document::try_from(object)?;
             let touched = changed_fields(&change);
-            let new = updated(&old, &change, touched.as_deref())?;
+            let new = match object.get("$v") {
+                Ok(Some(_)) => updated(&old, &change, touched.as_deref())?,
+                _ => object.to_owned(),
+            };
             let before = keys_of_version(collection, &old, touched.as_deref())?;
             let after = keys_of_version(collection, &new, touched.as_deref())?;
             Ok(Change::Replace { record, old, new, before, after })
@@ -188,7 +191,7 @@ fn updated(
     {
         return Ok(new);
     }
-    to_raw(&apply_oplog_update(&Document::try_from(old)?, change)?)
+    apply_change(old, change)
 }
 
 /// Which thread works on a document: always the same one for the same bytes of its start, which

@@ -192,7 +192,9 @@ impl Writer<'_> {
                 self.restore_collection(Collection::from_row(row)?)
             }
             ("rename", Some(collection)) => {
-                self.rename_collection(&collection, &Namespace::parse(text("to")?)?)
+                let replaced = undo.get_document("row").ok().map(Collection::from_row);
+                let to = Namespace::parse(text("to")?)?;
+                self.rename_back(&collection, &to, replaced.transpose()?)
             }
             ("alter", Some(collection)) => {
                 let altered = altered(&collection, undo)?;
@@ -273,8 +275,14 @@ pub(crate) mod takes_back {
         match (command.keys().next().map_or("", String::as_str), known) {
             ("create", _) => doc! { "undo": "drop", "ns": ns },
             ("drop", Some(known)) => doc! { "undo": "restore", "ns": ns, "row": known.to_row() },
-            ("renameCollection", _) => {
-                doc! { "undo": "rename", "ns": text("to"), "to": text("renameCollection") }
+            ("renameCollection", replaced) => {
+                let to = text("renameCollection");
+                let mut undo = doc! { "undo": "rename", "ns": text("to"), "to": to };
+                // The collection that gave way has the name before.
+                undo.extend(
+                    replaced.map(|replaced| doc! { "row": replaced.to_row() }).unwrap_or_default(),
+                );
+                undo
             }
             ("collMod", Some(known)) => {
                 let mut undo = doc! { "undo": "alter", "ns": ns };

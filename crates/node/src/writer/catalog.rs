@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use bson::{Binary, Document, doc};
-use quorate_storage::{Batch, Direction, KeyRange};
+use quorate_storage::{Batch, Direction, KeyRange, KeyspaceId};
 
 use super::Writer;
 use super::oplog::oplog_namespace;
@@ -105,22 +105,20 @@ impl Writer<'_> {
         self.alter_collection(resized, None).map(drop)
     }
 
-    /// Removes a collection. Its keys are purged later, by [`purge_step`](Self::purge_step).
+    /// Removes a collection, and ends its cursors. Its keys are purged later, by [`purge_step`](Self::purge_step).
     pub(crate) fn drop_collection(&mut self, collection: &Collection) -> Result<(), CommandError> {
-        self.state.collections.remove(&collection.ident);
         let command = doc! { "drop": &collection.namespace.collection };
         let logged = Arc::new(collection.clone());
         self.change_catalog(Some(command), |catalog, keyspace, batch| {
-            catalog.take(&collection.namespace, keyspace, batch);
-            catalog.discard(collection.ident, keyspace, batch);
-            for index in &collection.indexes {
-                catalog.discard(index.ident, keyspace, batch);
-            }
+            remove(catalog, collection, keyspace, batch);
             Ok(((), logged))
-        })
+        })?;
+        self.is_gone(collection);
+        Ok(())
     }
 
-    /// Gives a collection another name, in place of any collection that has it.
+    /// Gives a collection another name, in place of any collection that has it, and ends the cursors of both. One entry
+    /// tells of all that: neither a crash nor a failover comes between.
     pub(crate) fn rename_collection(
         &mut self,
         collection: &Collection,
@@ -129,16 +127,52 @@ impl Writer<'_> {
         let mut command = doc! {
             "renameCollection": collection.namespace.to_string(), "to": target.to_string(),
         };
-        if let Some(existing) = self.collection(target) {
-            // The drop has an entry of its own; this tells change streams which collection gave way.
-            command.insert("dropTarget", existing.uuid.clone());
-            self.drop_collection(&existing)?;
+        let replaced = self.collection(target);
+        if let Some(replaced) = &replaced {
+            command.insert("dropTarget", replaced.uuid.clone());
         }
         let renamed = Collection { namespace: target.clone(), ..collection.clone() };
         self.change_catalog(Some(command), |catalog, keyspace, batch| {
+            if let Some(replaced) = &replaced {
+                remove(catalog, replaced, keyspace, batch);
+            }
             catalog.take(&collection.namespace, keyspace, batch);
             catalog.put(renamed, keyspace, batch).map(|renamed| ((), renamed))
-        })
+        })?;
+        if let Some(replaced) = &replaced {
+            self.is_gone(replaced);
+        }
+        self.end_cursors("renamed", &collection.namespace);
+        Ok(())
+    }
+
+    /// Takes a rename back: the collection gets its old name, and the one that gave way to it is there again.
+    pub(crate) fn rename_back(
+        &mut self,
+        collection: &Collection,
+        target: &Namespace,
+        replaced: Option<Collection>,
+    ) -> Result<(), CommandError> {
+        let renamed = Collection { namespace: target.clone(), ..collection.clone() };
+        self.change_catalog(Some(Document::new()), |catalog, keyspace, batch| {
+            catalog.take(&collection.namespace, keyspace, batch);
+            if let Some(replaced) = replaced {
+                bring_back(catalog, replaced, keyspace, batch)?;
+            }
+            catalog.put(renamed, keyspace, batch).map(|renamed| ((), renamed))
+        })?;
+        self.end_cursors("renamed", &collection.namespace);
+        Ok(())
+    }
+
+    /// Nothing is known about a collection that was dropped, and its cursors end.
+    fn is_gone(&mut self, collection: &Collection) {
+        self.state.collections.remove(&collection.ident);
+        self.end_cursors("dropped", &collection.namespace);
+    }
+
+    fn end_cursors(&self, why: &'static str, namespace: &Namespace) {
+        self.node.cursors().kill_namespaces(why, |gone| gone == namespace);
     }
 
     /// Replaces the description of a collection: its options or indexes.
@@ -165,7 +199,7 @@ impl Writer<'_> {
         command: Option<Document>,
         change: impl FnOnce(
             &mut Catalog,
-            quorate_storage::KeyspaceId,
+            KeyspaceId,
             &mut Batch,
         ) -> Result<(T, Arc<Collection>), CommandError>,
     ) -> Result<T, CommandError> {
@@ -201,11 +235,7 @@ impl Writer<'_> {
     ) -> Result<(), CommandError> {
         let command = doc! { "create": &collection.namespace.collection };
         self.change_catalog(Some(command), |catalog, keyspace, batch| {
-            catalog.forget(collection.ident, keyspace, batch);
-            for index in &collection.indexes {
-                catalog.forget(index.ident, keyspace, batch);
-            }
-            catalog.put(collection, keyspace, batch).map(|collection| ((), collection))
+            bring_back(catalog, collection, keyspace, batch).map(|collection| ((), collection))
         })
     }
 
@@ -332,4 +362,27 @@ impl Writer<'_> {
         })?;
         Ok(())
     }
+}
+
+/// Takes a collection out of the catalog. Its keys and those of its indexes are garbage.
+fn remove(catalog: &mut Catalog, collection: &Collection, keyspace: KeyspaceId, batch: &mut Batch) {
+    catalog.take(&collection.namespace, keyspace, batch);
+    catalog.discard(collection.ident, keyspace, batch);
+    for index in &collection.indexes {
+        catalog.discard(index.ident, keyspace, batch);
+    }
+}
+
+/// Puts a collection that was removed into the catalog again. Its keys are still there.
+fn bring_back(
+    catalog: &mut Catalog,
+    collection: Collection,
+    keyspace: KeyspaceId,
+    batch: &mut Batch,
+) -> Result<Arc<Collection>, CommandError> {
+    catalog.forget(collection.ident, keyspace, batch);
+    for index in &collection.indexes {
+        catalog.forget(index.ident, keyspace, batch);
+    }
+    catalog.put(collection, keyspace, batch)
 }

@@ -47,6 +47,11 @@ impl Growth {
 }
 
 impl Node {
+    /// How often documents of a collection were changed since the start.
+    pub(crate) fn changes_of(&self, ident: Ident, now: Now) -> u64 {
+        self.write(now).changes_of(ident)
+    }
+
     /// How much a collection holds. The first call after a start looks at every record; writers go on meanwhile.
     pub(crate) fn totals(
         &self,

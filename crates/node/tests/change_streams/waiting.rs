@@ -230,3 +230,25 @@ fn only_a_stream_that_has_seen_everything_is_asked_on_the_worker() {
     let id = found.get_document("cursor").unwrap().get_i64("id").unwrap();
     assert!(is_long(id, "c") && is_long(1, "c"));
 }
+
+/// The token of an event has the time of the entry that holds its operation; the event is told with the last entry of its
+/// transaction. A stream goes on after any of them, however many entries there are.
+#[test]
+fn a_stream_is_resumed_after_each_event_of_a_transaction_of_many_entries() {
+    let member = primary();
+    member.node.split_transactions_at(1);
+    member.insert("c", vec![doc! { "_id": -1 }]);
+    let mut stream = open(&member, aggregate("c".into(), vec![doc! { "$changeStream": {} }]));
+    let insert = |id: i32| doc! { "insert": "c", "documents": [{ "_id": id }] };
+    transact(&member, 1, (0..5).map(insert).collect());
+    member.insert("c", vec![doc! { "_id": 5 }]);
+    commit(&member);
+    let events = stream.events();
+    assert_eq!(events.len(), 6);
+    for (place, event) in events.iter().enumerate() {
+        let resume = doc! { "resumeAfter": event.get_document("_id").unwrap().clone() };
+        let stages = vec![doc! { "$changeStream": resume }];
+        let mut resumed = open(&member, aggregate("c".into(), stages));
+        assert_eq!(resumed.events(), events[place + 1..], "after event {place}");
+    }
+}

@@ -238,6 +238,33 @@ fn collections_are_created_listed_renamed_and_dropped() {
     while member.node.maintain(now()).unwrap() {}
 }
 
+/// To read an index whole takes long; until a tenth of the collection has changed its size is estimated.
+#[test]
+fn the_size_of_an_index_is_measured_once_and_estimated_until_much_has_changed() {
+    let member = Member::new();
+    let index = doc! {"key": {"s": 1}, "name": "s"};
+    member.ok(doc! {"createIndexes": "c", "indexes": [index]});
+    member.insert("c", (0..200).map(|n| doc! {"_id": n, "s": "short"}).collect());
+    let sizes = || {
+        let stats = member.ok(doc! {"collStats": "c"});
+        let of_index = stats.get_document("indexSizes").unwrap().get_i64("s").unwrap();
+        let database = member.ok(doc! {"dbStats": 1}).get_f64("indexSize").unwrap();
+        assert_eq!(database as i64, stats.get_i64("totalIndexSize").unwrap());
+        of_index
+    };
+    let first = sizes();
+    assert!(first > 200 * 5, "{first}");
+    // Longer keys are not noticed before the index is measured again; documents are.
+    let update = doc! {"q": {"_id": 0}, "u": {"$set": {"s": "much longer than before"}}};
+    member.ok(doc! {"update": "c", "updates": [update.clone()]});
+    assert_eq!(sizes(), first);
+    member.ok(doc! {"delete": "c", "deletes": [{"q": {"_id": {"$lt": 2}}, "limit": 0}]});
+    assert_eq!(sizes(), first * 198 / 200);
+    member
+        .insert("c", (300..340).map(|n| doc! {"_id": n, "s": "much longer than before"}).collect());
+    assert!(sizes() > first * 238 / 200, "it is measured again");
+}
+
 /// As MongoDB: on some disks both would be one directory.
 #[test]
 fn a_database_that_differs_from_another_only_by_case_is_refused() {

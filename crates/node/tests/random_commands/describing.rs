@@ -6,7 +6,7 @@ use quorate_protocol::WallTime;
 
 use crate::model::{Collection, Effects};
 use crate::running::{Run, Verdict, expect_ok};
-use crate::steps::{Catalog, Filter, date, name_of};
+use crate::steps::{Catalog, Filter, database_of, date, name_of, on};
 use crate::support::now;
 
 impl Run {
@@ -22,16 +22,15 @@ impl Run {
         {
             return self.skip();
         }
-        if matches!(change, Catalog::DropDatabase) {
-            // It ends streams.
-            self.watching = None;
-        }
         let expected = self.model.describe(collection, change);
         let command = change.command(collection);
         let reply = self.member.run(command.clone());
         let fine = reply.get_f64("ok").ok() == Some(1.0);
         if expected.is_some_and(|expected| expected != fine) {
             return Err(format!("{command}\n  answered {reply}\n  expected {expected:?}"));
+        }
+        if fine {
+            self.end_reading(collection, change);
         }
         self.record(Effects::default(), None);
         Ok(())
@@ -69,9 +68,11 @@ impl Run {
             return self.skip();
         }
         let effects = self.model.merge(collection, filter, to, matched);
-        let into = doc! { "into": name_of(to), "whenMatched": matched };
+        let into = doc! { "db": database_of(to), "coll": name_of(to) };
+        let into = doc! { "into": into, "whenMatched": matched };
         let stages = vec![doc! { "$match": filter.command() }, doc! { "$merge": into }];
         let command = doc! { "aggregate": name_of(collection), "cursor": {}, "pipeline": stages };
+        let command = on(collection, command);
         let reply = self.member.run(command.clone());
         expect_ok(&reply).map_err(|error| format!("{command}: {error}"))?;
         self.record(effects, None);

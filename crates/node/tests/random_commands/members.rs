@@ -2,14 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use bson::{Document, RawDocumentBuf, doc};
+use bson::spec::BinarySubtype;
+use bson::{Binary, Document, RawDocumentBuf, doc};
 use quorate_node::{CommandError, Namespace, entry_position};
 use quorate_protocol::{MemberState, OpTimeAndWallTime};
 use quorate_storage::ModelStore;
 
 use crate::model::Effects;
 use crate::running::{Last, ONE_BATCH, Record, Run, UNLOGGED, Verdict, first_batch, lead, open};
-use crate::support::set::{entries, hash, images, position, show, uuid_in};
+use crate::steps::DATABASES;
+use crate::support::set::{entries, hash_in, images, position, show, uuid_in};
 use crate::support::{Member, now};
 
 /// A member that copies everything.
@@ -17,8 +19,29 @@ pub(crate) struct Copying {
     member: Member,
     /// The last entry when it began.
     begun: OpTimeAndWallTime,
-    /// The collections that are left, as they were then.
+    /// The collections that are left of the database that was listed last, as they were then.
     listed: Vec<Document>,
+    /// How many databases were listed.
+    databases: usize,
+}
+
+impl Copying {
+    /// The database that was listed last.
+    fn database(&self) -> &'static str {
+        DATABASES[self.databases - 1]
+    }
+
+    /// Lists the next database, if this one is copied.
+    fn list_next(&mut self, source: &Member) {
+        while self.listed.is_empty() && self.databases < DATABASES.len() {
+            self.databases += 1;
+            self.listed = listed(source, self.database());
+        }
+    }
+}
+
+fn listed(member: &Member, database: &str) -> Vec<Document> {
+    first_batch(&member.run(doc! { "listCollections": 1, "$db": database }))
 }
 
 impl Run {
@@ -26,6 +49,7 @@ impl Run {
     /// did.
     pub(crate) fn take_over(&mut self, batch: usize, kept: u64) -> Verdict {
         self.figures.taken_over += 1;
+        self.reading_on = None;
         self.copying = None;
         self.member = self.follower(batch)?.into();
         self.undo(kept)?;
@@ -42,20 +66,20 @@ impl Run {
             None => {
                 let member = open(ModelStore::new(), &self.opened)?;
                 member.node.wipe(now()).map_err(failed)?;
-                let listed = first_batch(&self.member.run(doc! { "listCollections": 1 }));
-                Copying { member, begun: position(&self.member), listed }
+                Copying { member, begun: position(&self.member), listed: Vec::new(), databases: 0 }
             }
         };
+        copying.list_next(&self.member);
         if !copying.listed.is_empty() {
             for _ in 0..collections {
                 let Some(listed) = copying.listed.pop() else { break };
-                self.copy_collection(&copying.member, &listed)?;
+                self.copy_collection(&copying, &listed)?;
             }
             self.copying = Some(copying);
             return Ok(());
         }
+        let Some(copy) = self.copied(copying)? else { return self.skip() };
         self.figures.copied += 1;
-        let copy = self.copied(copying)?;
         lead(&copy)?;
         let original = std::mem::replace(&mut self.member, copy.into());
         let records = self.records.len();
@@ -66,45 +90,64 @@ impl Run {
     }
 
     /// Copies a collection, whatever its name is by now. One that is gone stays as it is.
-    fn copy_collection(&self, copy: &Member, listed: &Document) -> Verdict {
-        let name = listed.get_str("name").map_err(|error| error.to_string())?;
-        let uuid = uuid_in(listed).ok_or("a collection without a uuid")?;
-        let namespace = Namespace::new("db", name).map_err(failed)?;
-        let options = listed.get_document("options").cloned().unwrap_or_default();
+    fn copy_collection(&self, copying: &Copying, listing: &Document) -> Verdict {
+        let (copy, database) = (&copying.member, copying.database());
+        let name = listing.get_str("name").map_err(|error| error.to_string())?;
+        let namespace = Namespace::new(database, name).map_err(failed)?;
+        let options = listing.get_document("options").cloned().unwrap_or_default();
+        let is_view = listing.get_str("type").is_ok_and(|kind| kind == "view");
+        let nil = Binary { subtype: BinarySubtype::Uuid, bytes: vec![0; 16] };
+        let uuid = uuid_in(listing).or(is_view.then_some(nil));
+        let uuid = uuid.ok_or("a collection without a uuid")?;
         copy.node.clone_collection(&namespace, uuid.clone(), options, now()).map_err(failed)?;
-        let current = first_batch(&self.member.run(doc! { "listCollections": 1 }));
+        if is_view {
+            copy.node.copied_whole(&uuid);
+            return Ok(());
+        }
+        let current = listed(&self.member, database);
         let current = current.iter().find(|entry| uuid_in(entry).as_ref() == Some(&uuid));
         let Some(Ok(name)) = current.map(|entry| entry.get_str("name")) else { return Ok(()) };
-        let documents = self.member.find(doc! { "find": name });
+        let documents = self.member.find(doc! { "find": name, "$db": database });
         let documents = documents.iter().map(RawDocumentBuf::try_from);
         let documents = documents.collect::<Result<_, _>>().map_err(|error| error.to_string())?;
         copy.node.clone_documents(&namespace, documents, now()).map_err(failed)?;
-        for spec in first_batch(&self.member.run(doc! { "listIndexes": name })) {
+        for spec in first_batch(&self.member.run(doc! { "listIndexes": name, "$db": database })) {
             copy.node.clone_index(&namespace, spec, now()).map_err(failed)?;
         }
         copy.node.copied_whole(&uuid);
         Ok(())
     }
 
-    fn copied(&self, copying: Copying) -> Result<Member, String> {
+    /// The finished copy. None if it has to begin again: a collection has moved from one database to another meanwhile.
+    fn copied(&self, copying: Copying) -> Result<Option<Member>, String> {
         let Copying { member: copy, begun, .. } = copying;
         copy.node.clone_sessions(&session_rows(&self.member), now()).map_err(failed)?;
+        let mut log = entries(&self.member);
         let is_later = |entry: &RawDocumentBuf| {
             entry_position(entry).is_ok_and(|at| at.op_time >= begun.op_time)
         };
-        let log: Vec<_> = entries(&self.member).into_iter().filter(is_later).collect();
+        let mut first = log.iter().position(is_later).unwrap_or(log.len());
+        // A transaction is applied whole, with its last entry.
+        while log.get(first).is_some_and(goes_on) {
+            first -= 1;
+        }
+        let log = log.split_off(first);
+        let has_moved = log.iter().any(moves);
         copy.node.apply_cloned(log, now()).map_err(failed)?;
-        copy.node.finish_clone(position(&self.member), now()).map_err(failed)?;
+        match copy.node.finish_clone(position(&self.member), now()) {
+            Err(error) if has_moved && error.message.contains("begins again") => return Ok(None),
+            finished => finished.map_err(failed)?,
+        }
         let known = images(&self.member);
         match images(&copy).into_iter().find(|image| !known.contains(image)) {
             Some(wrong) => Err(format!("a copy keeps {wrong}\n  the primary {known:?}")),
-            None => self.same(copy, "a copy"),
+            None => self.same(copy, "a copy").map(Some),
         }
     }
 
     /// The member takes commands back, and what their sessions knew with them.
     pub(crate) fn roll_back(&mut self, kept: u64) -> Verdict {
-        self.copying = None;
+        (self.copying, self.reading_on) = (None, None);
         show(&self.member.node, MemberState::Secondary, false);
         for session in &mut self.sessions {
             session.open = None;
@@ -177,15 +220,34 @@ impl Run {
 
     /// The other member, if it holds the same documents and rows of sessions.
     fn same(&self, other: Member, what: &str) -> Result<Member, String> {
-        let (follows, leads) = (hash(&other), hash(&self.member));
-        if follows != leads {
-            return Err(format!("{what} holds {follows}\n  the primary {leads}"));
+        for database in DATABASES {
+            let (follows, leads) = (hash_in(&other, database), hash_in(&self.member, database));
+            if follows != leads {
+                return Err(format!("{what} holds {follows}\n  the primary {leads}"));
+            }
         }
         match (valid_rows(&other), valid_rows(&self.member)) {
             (follows, leads) if follows == leads => Ok(other),
             (follows, leads) => Err(format!("{what} has {follows:?}\n  the primary {leads:?}")),
         }
     }
+}
+
+/// Whether an entry belongs to a transaction of which another one comes before it.
+fn goes_on(entry: &RawDocumentBuf) -> bool {
+    let is_part = entry.get_document("o").is_ok_and(|o| o.get_array("applyOps").is_ok());
+    let previous = entry.get_document("prevOpTime").and_then(|at| at.get_timestamp("ts"));
+    is_part && previous.is_ok_and(|at| at.time > 0)
+}
+
+/// Whether an entry moves a collection to another database.
+fn moves(entry: &RawDocumentBuf) -> bool {
+    let Ok(command) = entry.get_document("o") else { return false };
+    let database = |name: &str| {
+        let name = command.get_str(name).ok()?;
+        name.split('.').next().map(str::to_owned)
+    };
+    database("renameCollection").is_some_and(|from| database("to") != Some(from))
 }
 
 /// What a member knows of sessions, as it is stored.

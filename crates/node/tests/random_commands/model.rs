@@ -4,7 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bson::{Bson, Document, doc};
 
-use crate::steps::{Catalog, Change, Delete, Filter, Index, Read, Sort, Update, Write};
+use crate::steps::{
+    COLLECTIONS, Catalog, Change, DATABASES, Delete, Filter, Index, Read, Sort, Update, ViewOn,
+    Write, database_of,
+};
 
 pub(crate) const DUPLICATE_KEY: i32 = 11000;
 const TYPE_MISMATCH: i32 = 14;
@@ -38,9 +41,20 @@ pub(crate) struct Collection {
     pub(crate) described: u64,
 }
 
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct View {
+    pub(crate) on: ViewOn,
+    pub(crate) filter: Filter,
+    /// When its description changed last.
+    pub(crate) described: u64,
+}
+
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Model {
     pub(crate) collections: BTreeMap<usize, Collection>,
+    pub(crate) views: BTreeMap<usize, View>,
+    /// When the name of a collection was given or taken last.
+    pub(crate) named: BTreeMap<usize, u64>,
     /// Counts changes.
     pub(crate) clock: u64,
     /// When a claim was changed last.
@@ -152,8 +166,16 @@ impl Filter {
 }
 
 impl Change {
-    fn apply(&self, document: &Document) -> Result<Document, i32> {
+    fn apply(&self, document: &Document, filter: &Filter) -> Result<Document, i32> {
         let mut new = document.clone();
+        let set_items = |new: &mut Document, value: i32, is_meant: &mut dyn FnMut(i32) -> bool| {
+            let Some(Bson::Array(items)) = new.get_mut("b") else { return Err(BAD_VALUE) };
+            let meant = |item: &&mut Bson| item.as_i32().is_some_and(&mut *is_meant);
+            let changed: Vec<&mut Bson> = items.iter_mut().filter(meant).collect();
+            let count = changed.len();
+            changed.into_iter().for_each(|item| *item = value.into());
+            Ok(count)
+        };
         match self {
             Self::Set(field, value) => {
                 new.insert(*field, value.clone());
@@ -180,6 +202,21 @@ impl Change {
                 Some(Bson::Array(items)) => items.push(Bson::Int32(*value)),
                 Some(_) => return Err(BAD_VALUE),
             },
+            Self::SetMatched(value) => {
+                let Filter::IdAnd(_, matched) = filter else { return Err(BAD_VALUE) };
+                let Filter::Equal("b", wanted) = **matched else { return Err(BAD_VALUE) };
+                let mut is_first = true;
+                let first = &mut |item| item == wanted && std::mem::take(&mut is_first);
+                if set_items(&mut new, *value, first)? == 0 {
+                    return Err(BAD_VALUE);
+                }
+            }
+            Self::SetItems(value) => {
+                set_items(&mut new, *value, &mut |_| true)?;
+            }
+            Self::SetLarge { least, value } => {
+                set_items(&mut new, *value, &mut |item| item >= *least)?;
+            }
             Self::Replace(content) => {
                 new = doc! { "_id": document.get("_id") };
                 new.extend(content.clone());
@@ -279,6 +316,7 @@ impl Model {
         let clock = self.clock + 1;
         let known = self.collections.entry(collection).or_insert_with(|| {
             self.clock = clock;
+            self.named.insert(collection, clock);
             Collection { described: clock, ..Collection::default() }
         });
         match document {
@@ -318,10 +356,10 @@ impl Model {
         effects: &mut Effects,
         collection: usize,
         old: &Document,
-        change: &Change,
+        (change, filter): (&Change, &Filter),
     ) -> Result<(Document, bool), i32> {
         self.claim(effects, collection, old);
-        let (id, new) = (id_of(old), change.apply(old)?);
+        let (id, new) = (id_of(old), change.apply(old, filter)?);
         // The order of fields counts; documents are equal in any.
         if new.iter().eq(old.iter()) {
             return Ok((new, false));
@@ -345,7 +383,7 @@ impl Model {
         change: &Change,
     ) -> Result<Document, i32> {
         let id = filter.id().unwrap_or(-1);
-        let new = change.apply(&filter.beginning(id))?;
+        let new = change.apply(&filter.beginning(id), filter)?;
         self.insert(effects, collection, &new)?;
         Ok(new)
     }
@@ -364,7 +402,8 @@ impl Model {
         let mut done = Done { n: 0, modified: 0, upserted: None };
         for old in &found {
             done.n += 1;
-            done.modified += i32::from(self.change(effects, collection, old, &update.change)?.1);
+            let change = (&update.change, &update.filter);
+            done.modified += i32::from(self.change(effects, collection, old, change)?.1);
         }
         Ok(done)
     }
@@ -530,11 +569,45 @@ impl Model {
                 Told::Value { value: Some(old), n, upserted: None }
             }
             (Some(old), Some(change)) => {
-                let (made, _) = self.change(effects, collection, &old, change)?;
+                let (made, _) = self.change(effects, collection, &old, (change, filter))?;
                 let value = Some(if *new { made } else { old });
                 Told::Value { value, n, upserted: None }
             }
         })
+    }
+
+    /// The documents that a view shows.
+    fn shown(&self, view: usize) -> Collection {
+        let Some(View { on, filter, .. }) = self.views.get(&view) else {
+            return Collection::default();
+        };
+        let found = match on {
+            ViewOn::Collection(collection) => self.found(*collection, filter),
+            ViewOn::View(view) => self.shown(*view).found(filter),
+        };
+        let documents = found.into_iter().map(|document| (id_of(&document), document)).collect();
+        Collection { documents, ..Collection::default() }
+    }
+
+    /// The collection that a view shows documents of, and when what is in between was described last.
+    pub(crate) fn base_of(&self, view: usize) -> Option<(usize, Vec<u64>)> {
+        let View { on, described, .. } = self.views.get(&view)?;
+        match on {
+            ViewOn::Collection(collection) => {
+                let base = self.collections.get(collection)?;
+                Some((*collection, vec![*described, base.described]))
+            }
+            ViewOn::View(view) => {
+                let (collection, mut all) = self.base_of(*view)?;
+                all.push(*described);
+                Some((collection, all))
+            }
+        }
+    }
+
+    pub(crate) fn read_view(&self, view: usize, read: &Read) -> Vec<Document> {
+        let collections = BTreeMap::from([(0, self.shown(view))]);
+        Self { collections, ..Self::default() }.read(0, read)
     }
 
     /// What a read shows: documents, in order if that is asked for.
@@ -601,11 +674,25 @@ impl Model {
         is_sound
     }
 
+    /// All collections and views of a database go.
+    fn drop_database(&mut self, database: &str) {
+        self.collections.retain(|known, _| database_of(*known) != database);
+        let clock = self.clock;
+        self.named = (0..COLLECTIONS as usize).map(|known| (known, clock)).collect();
+        if database == DATABASES[0] {
+            self.views.clear();
+        }
+    }
+
     /// The description of collections changes here, if it may. None if either answer is right.
     pub(crate) fn describe(&mut self, collection: usize, change: &Catalog) -> Option<bool> {
         self.clock += 1;
         let clock = self.clock;
         let exists = self.collections.contains_key(&collection);
+        self.named.insert(collection, clock);
+        if let Catalog::Rename { to, .. } | Catalog::Out { to, .. } = change {
+            self.named.insert(*to, clock);
+        }
         match change {
             Catalog::Create { .. } | Catalog::Drop
                 if exists == matches!(change, Catalog::Create { .. }) =>
@@ -651,7 +738,7 @@ impl Model {
             Catalog::Hide { index, hidden } => Some(self.hide(collection, *index, *hidden)),
             Catalog::Out { filter, to } => Some(self.replace(collection, filter, *to)),
             Catalog::DropDatabase => {
-                self.collections.clear();
+                self.drop_database(database_of(collection));
                 Some(true)
             }
             Catalog::Validate { least } => {

@@ -1,7 +1,7 @@
 //! A member and the model take the same steps, and must say and hold the same.
 
 use std::cell::Cell;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use bson::spec::BinarySubtype;
@@ -12,12 +12,16 @@ use quorate_storage::{ModelStore, Store};
 
 use crate::members::Copying;
 use crate::model::{Claim, Collection, Effects, Model, Place, Told};
-use crate::steps::{COLLECTIONS, INDEXES, Index, Read, SESSIONS, Step, Write, name_of};
+use crate::reading_on::ReadingOn;
+use crate::steps::{
+    COLLECTIONS, DATABASES, INDEXES, Index, Read, SESSIONS, Step, VIEWS, Write, full_name, name_of,
+    name_of_view, on,
+};
 use crate::support::set::{OPLOG_BYTES, position, show};
 use crate::support::{Member, now};
 use crate::watching::Watching;
 
-const WRITE_CONFLICT: i32 = 112;
+pub(crate) const WRITE_CONFLICT: i32 = 112;
 const NO_SUCH_TRANSACTION: i32 = 251;
 /// More than all documents.
 pub(crate) const ONE_BATCH: i32 = 1_000;
@@ -25,6 +29,8 @@ pub(crate) const ONE_BATCH: i32 = 1_000;
 pub(crate) const BESIDE: &str = "beside";
 /// In place of a commit of the store, for a transaction that changed nothing: only its process knows of it.
 pub(crate) const UNLOGGED: u64 = u64::MAX;
+/// The bytes of a transaction's operations in one entry: two or three of them.
+const TRANSACTION_ENTRY_BYTES: usize = 300;
 /// Between two looks at everything.
 const LOOK: usize = 25;
 
@@ -45,6 +51,7 @@ pub(crate) struct Figures {
     pub(crate) copied: u64,
     pub(crate) events: u64,
     pub(crate) waited: u64,
+    pub(crate) created: u64,
 }
 
 impl Figures {
@@ -63,6 +70,7 @@ impl Figures {
         self.copied += other.copied;
         self.events += other.events;
         self.waited += other.waited;
+        self.created += other.created;
     }
 }
 
@@ -74,13 +82,30 @@ pub(crate) struct Open {
     modified: BTreeSet<Place>,
     claims: BTreeSet<Claim>,
     used: BTreeSet<usize>,
+    /// The collections that it creates.
+    pub(crate) created: BTreeSet<usize>,
+}
+
+impl Open {
+    /// What it sees.
+    pub(crate) fn view(&self) -> &Model {
+        &self.view
+    }
+
+    pub(crate) fn view_mut(&mut self) -> &mut Model {
+        &mut self.view
+    }
+
+    pub(crate) fn began(&self) -> u64 {
+        self.began
+    }
 }
 
 #[derive(Clone)]
 pub(crate) struct LastWrite {
     collection: usize,
     write: Write,
-    command: Document,
+    pub(crate) command: Document,
     told: Told,
 }
 
@@ -143,6 +168,8 @@ pub(crate) struct Run {
     /// A copy that goes on.
     pub(crate) copying: Option<Copying>,
     pub(crate) watching: Option<Watching>,
+    /// A cursor that is open.
+    pub(crate) reading_on: Option<ReadingOn>,
     pub(crate) model: Model,
     pub(crate) sessions: Vec<Session>,
     pub(crate) records: Vec<Record>,
@@ -156,6 +183,8 @@ pub(crate) fn open(store: ModelStore, opened: &Cell<u64>) -> Result<Member, Stri
     opened.set(opened.get() + 1);
     let member = Member::with_history_and_seed(store, OPLOG_BYTES, opened.get());
     member.node.join_replica_set(now()).map_err(|error| error.to_string())?;
+    // Transactions have several entries.
+    member.node.split_transactions_at(TRANSACTION_ENTRY_BYTES);
     show(&member.node, MemberState::Secondary, false);
     Ok(member)
 }
@@ -173,7 +202,7 @@ pub(crate) fn sync(member: &Member) -> Verdict {
     member.store.sync_through(last).map_err(|error| error.to_string())
 }
 
-fn lsid(session: usize) -> Document {
+pub(crate) fn lsid(session: usize) -> Document {
     doc! { "id": Binary { subtype: BinarySubtype::Uuid, bytes: vec![1 + session as u8; 16] } }
 }
 
@@ -185,6 +214,7 @@ pub(crate) fn run(steps: &[Step]) -> Result<Figures, String> {
         opened,
         copying: None,
         watching: None,
+        reading_on: None,
         model: Model::default(),
         sessions: vec![Session::default(); SESSIONS as usize],
         records: Vec::new(),
@@ -238,6 +268,18 @@ impl Run {
             Step::ReadWithin { session, collection, read } => {
                 self.read_within(*session, *collection, read)
             }
+            Step::CreateWithin { session, collection, index } => {
+                self.create_within(*session, *collection, *index)
+            }
+            Step::DropWithin { session, collection, index } => {
+                self.drop_within(*session, *collection, *index)
+            }
+            Step::View { view, change } => self.change_view(*view, change),
+            Step::ReadOn { collection, batch } => self.read_on(*collection, *batch as i32),
+            Step::ReadView { view, read } => self.read_view(*view, read),
+            Step::ReadViewWithin { session, view, read } => {
+                self.read_view_within(*session, *view, read)
+            }
             Step::Commit { session } => self.commit(*session),
             Step::Abort { session } => match self.sessions[*session].open.take() {
                 None => self.skip(),
@@ -273,6 +315,18 @@ impl Run {
         write.changes_many() && known.is_some_and(|known| known.least.is_some())
     }
 
+    /// Whether a write names its documents, and no open transaction has made another one of them.
+    fn finds_all(&self, collection: usize, write: &Write) -> bool {
+        let Some(named) = write.named() else { return false };
+        let known = self.model.collections.get(&collection);
+        let is_made = |id: &i32| {
+            let mut open = self.sessions.iter().filter_map(|session| session.open.as_ref());
+            open.any(|open| open.modified.contains(&(collection, *id)))
+                && !known.is_some_and(|known| known.documents.contains_key(id))
+        };
+        !named.iter().any(is_made)
+    }
+
     fn write(&mut self, collection: usize, write: &Write, session: Option<usize>) -> Verdict {
         let mut after = self.model.clone();
         let effects = after.write(collection, write);
@@ -286,7 +340,8 @@ impl Run {
             return self.skip();
         }
         let held = self.is_held(&effects, None);
-        if held && (!write.is_about_one() || self.holder().is_none()) {
+        let is_clear = write.is_about_one() || self.finds_all(collection, write);
+        if held && (!is_clear || self.holder().is_none()) {
             return self.skip();
         }
         let mut command = write.command(collection);
@@ -350,7 +405,7 @@ impl Run {
         Ok(())
     }
 
-    fn compare_read(
+    pub(crate) fn compare_read(
         &self,
         read: &Read,
         wanted: Vec<Document>,
@@ -390,25 +445,33 @@ impl Run {
     // -- Transactions --------------------------------------------------------------------------------
 
     /// Begins a session's transaction unless one is open. False if this collection is none of its business.
-    fn enter(&mut self, session: usize, collection: usize) -> bool {
+    pub(crate) fn enter(&mut self, session: usize, collection: usize) -> bool {
         let (committed, known) = (&self.model, &self.sessions[session]);
+        if known.open.as_ref().is_some_and(|open| open.created.contains(&collection)) {
+            return true;
+        }
         let view = known.open.as_ref().map_or(committed, |open| &open.view);
         let described = |model: &Model| model.collections.get(&collection).map(|c| c.described);
         described(view).is_some() && described(view) == described(committed)
     }
 
-    fn run_within(&mut self, session: usize, collection: usize, mut command: Document) -> Document {
+    pub(crate) fn run_within(
+        &mut self,
+        session: usize,
+        collection: Option<usize>,
+        mut command: Document,
+    ) -> Document {
         let (view, began) = (self.model.clone(), self.model.clock);
         let known = &mut self.sessions[session];
         if known.open.is_none() {
             known.number += 1;
             known.last = None;
-            let (modified, claims, used) = Default::default();
-            known.open = Some(Open { view, began, modified, claims, used });
+            let (modified, claims, used, created) = Default::default();
+            known.open = Some(Open { view, began, modified, claims, used, created });
             command.insert("startTransaction", true);
         }
         if let Some(open) = &mut known.open {
-            open.used.insert(collection);
+            open.used.extend(collection);
         }
         command
             .extend(doc! { "lsid": lsid(session), "txnNumber": known.number, "autocommit": false });
@@ -423,7 +486,7 @@ impl Run {
         if command.contains_key("find") {
             command.insert("batchSize", ONE_BATCH);
         }
-        let reply = self.run_within(session, collection, command);
+        let reply = self.run_within(session, Some(collection), command);
         let Some(open) = &self.sessions[session].open else { return Ok(()) };
         self.compare_read(read, open.view.read(collection, read), &reply, false)
     }
@@ -445,18 +508,26 @@ impl Run {
 
     fn write_within(&mut self, session: usize, collection: usize, write: &Write) -> Verdict {
         let is_capped = |known: &Collection| known.capped.is_some();
-        if !self.enter(session, collection)
+        // What finds nothing creates nothing.
+        let is_insert = matches!(write, Write::Insert { .. });
+        let creates = is_insert && self.may_create(session, collection);
+        if !(creates || self.enter(session, collection))
             || self.is_unclear(collection, write)
             || self.model.collections.get(&collection).is_some_and(is_capped)
         {
             return self.skip();
         }
         let command = write.command(collection);
-        let reply = self.run_within(session, collection, command.clone());
+        let reply = self.run_within(session, Some(collection), command.clone());
         let Some(open) = self.sessions[session].open.clone() else { return Ok(()) };
         let mut after = open.view.clone();
         let effects = after.write(collection, write);
-        let (strong, weak) = self.conflicts(session, open.began, &effects);
+        let (mut strong, mut weak) = self.conflicts(session, open.began, &effects);
+        if creates {
+            let (must, may) = self.creation_conflicts(session, collection);
+            // Documents of an earlier collection of the name are not in the way.
+            (strong, weak) = (must, weak || may);
+        }
         let told = Told::of(&reply);
         let expected = effects.told.as_ref().and_then(Told::error);
         match told.error() {
@@ -476,7 +547,11 @@ impl Run {
                     open.view = after;
                     open.modified.extend(effects.modified);
                     open.claims.extend(effects.claims);
+                    if creates {
+                        open.created.insert(collection);
+                    }
                 }
+                self.figures.created += u64::from(creates);
                 Ok(())
             }
             _ => Err(format!(
@@ -502,6 +577,7 @@ impl Run {
         expect_ok(&reply)?;
         self.figures.committed += 1;
         self.model.clock += 1;
+        self.make_created(&open);
         let mut effects = Effects { modified: open.modified.clone(), ..Effects::default() };
         for (collection, id) in open.modified.iter().copied() {
             let view = open.view.collections.get(&collection);
@@ -523,7 +599,7 @@ impl Run {
             ));
         }
         self.record(effects, None);
-        let wrote = !open.modified.is_empty();
+        let wrote = !open.modified.is_empty() || !open.created.is_empty();
         let sequence = self.records.last().map(|record| record.sequence);
         let known = &mut self.sessions[session];
         known.last = Some(Last::Commit);
@@ -549,108 +625,22 @@ impl Run {
         }
     }
 
-    // -- Crashes -------------------------------------------------------------------------------------
-
-    fn crash(&mut self, kept: u64) -> Verdict {
-        self.figures.crashes += 1;
-        let (synced, last) = self.member.store.unsynced();
-        let (synced, last) = (synced.as_u64(), last.as_u64());
-        let survivor = synced + (last - synced) * kept / 1_000;
-        self.member = open(self.member.store.crash_after(survivor), &self.opened)?.into();
-        lead(&self.member)?;
-        self.sessions.iter_mut().for_each(|session| session.move_on(survivor));
-        let mut records = std::mem::take(&mut self.records);
-        let later = records.iter().position(|record| record.sequence > survivor);
-        let later = later.map(|place| records.split_off(place)).unwrap_or_default();
-        let Some(before) = records.pop() else { return Err("nothing is that old".to_owned()) };
-        self.model = before.model;
-        match later.into_iter().next() {
-            // Everything before it is there, and a part of it.
-            Some(within) if before.sequence < survivor => self.adopt(within)?,
-            _ => {}
-        }
-        self.record(Effects::default(), None);
-        self.look()
-    }
-
-    /// The process ended within a command: each document is as it was before, after it, or in between.
-    fn adopt(&mut self, within: Record) -> Verdict {
-        self.figures.crashes_within += 1;
-        let mut allowed: BTreeMap<Place, Vec<Option<Document>>> = BTreeMap::new();
-        for (place, document) in &within.effects.trail {
-            allowed.entry(*place).or_default().push(document.clone());
-        }
-        let mut adopted = self.model.clone();
-        adopted.collections.clear();
-        for collection in 0..COLLECTIONS as usize {
-            let Some(mut found) = self.held(collection)? else { continue };
-            let was = self.model.collections.get(&collection);
-            let becomes = within.model.collections.get(&collection);
-            found.described = adopted.clock + 1;
-            for id in 0..=i32::from(u8::MAX) {
-                let document = found.documents.get(&id);
-                let known = [was, becomes].map(|known| known.and_then(|c| c.documents.get(&id)));
-                let between = allowed.get(&(collection, id));
-                if !known.contains(&document)
-                    && !between.is_some_and(|all| all.iter().any(|one| one.as_ref() == document))
-                {
-                    return Err(format!(
-                        "after a crash within a command {} has {document:?} as {id}",
-                        name_of(collection)
-                    ));
-                }
-            }
-            let known =
-                |index| [was, becomes].into_iter().flatten().any(|c| c.indexes.contains(index));
-            if !found.indexes.iter().all(known) {
-                return Err(format!("after a crash within a command {found:?} has other indexes"));
-            }
-            adopted.collections.insert(collection, found);
-        }
-        adopted.clock += 1;
-        self.model = adopted;
-        if let Some((command, told)) = within.repeatable {
-            self.figures.resumed += 1;
-            // Another session's entry stands between those of the two tries.
-            let beside = doc! { "_id": self.figures.resumed as i64 };
-            let lsid = lsid(SESSIONS as usize);
-            let number = self.figures.resumed as i64;
-            expect_ok(&self.member.run(
-                doc! { "insert": BESIDE, "documents": [beside], "lsid": lsid, "txnNumber": number },
-            ))?;
-            let again = Told::of(&self.member.run(command.clone()));
-            if again != told {
-                return Err(format!("{command}\n  resumed {again:?}\n  at first {told:?}"));
-            }
-            self.model = within.model;
-            let sequence = self.member.store.last_committed().as_u64();
-            let is_resumed = |known: &&mut Session| match &known.last {
-                Some(Last::Write(last)) => last.command == command,
-                _ => false,
-            };
-            if let Some(known) = self.sessions.iter_mut().find(is_resumed) {
-                known.lasts = Some(sequence);
-                known.logged.push((sequence, known.number, known.last.clone()));
-            }
-        }
-        // The next crash does not reach back into this.
-        sync(&self.member)
-    }
-
     // -- Everything ----------------------------------------------------------------------------------
 
     /// What the member holds of a collection.
-    fn held(&self, collection: usize) -> Result<Option<Collection>, String> {
+    pub(crate) fn held(&self, collection: usize) -> Result<Option<Collection>, String> {
         let name = name_of(collection);
-        let listed = self.member.run(doc! { "listCollections": 1, "filter": { "name": &name } });
+        let listed = doc! { "listCollections": 1, "filter": { "name": &name } };
+        let listed = self.member.run(on(collection, listed));
         let Some(described) = first_batch(&listed).into_iter().next() else { return Ok(None) };
-        let documents = self.member.find(doc! { "find": &name });
+        let documents = self.member.find(on(collection, doc! { "find": &name }));
         let documents = documents.into_iter().map(|document| {
             let id = document.get_i32("_id").map_err(|error| format!("{document}: {error}"))?;
             Ok((id, document))
         });
         let documents = documents.collect::<Result<_, String>>()?;
-        let listed = first_batch(&self.member.run(doc! { "listIndexes": &name }));
+        let listed = on(collection, doc! { "listIndexes": &name });
+        let listed = first_batch(&self.member.run(listed));
         let names: Vec<&str> =
             listed.iter().filter_map(|index| index.get_str("name").ok()).collect();
         let indexes = INDEXES.into_iter().filter(|index| names.contains(&index.name)).collect();
@@ -668,7 +658,10 @@ impl Run {
         let capped = options.get_bool("capped").is_ok_and(|capped| capped);
         let most = options.get_i64("max").ok().map(|most| most as usize).filter(|_| capped);
         let order = match most {
-            Some(_) => self.member.ids(doc! { "find": &name, "sort": { "$natural": 1 } }),
+            Some(_) => {
+                let find = doc! { "find": &name, "sort": { "$natural": 1 } };
+                self.member.ids(on(collection, find))
+            }
             None => Vec::new(),
         };
         let validator = options.get_document("validator").and_then(|it| it.get_document("a"));
@@ -679,29 +672,35 @@ impl Run {
 
     /// The member holds what the model holds, and its indexes and counts agree with its documents.
     pub(crate) fn look(&self) -> Verdict {
-        for listed in first_batch(&self.member.run(doc! { "listCollections": 1 })) {
-            let name = listed.get_str("name").unwrap_or_default();
-            let is_known = (0..COLLECTIONS as usize).any(|collection| name_of(collection) == name);
-            if !is_known && name != BESIDE {
-                return Err(format!("no step made {listed}"));
+        for database in DATABASES {
+            let list = doc! { "listCollections": 1, "$db": database };
+            for listed in first_batch(&self.member.run(list)) {
+                let name = format!("{database}.{}", listed.get_str("name").unwrap_or_default());
+                let is_known = (0..COLLECTIONS as usize).any(|known| full_name(known) == name);
+                let is_view =
+                    (0..VIEWS as usize).any(|view| name == format!("db.{}", name_of_view(view)));
+                if !is_known && !is_view && name != format!("db.{BESIDE}") {
+                    return Err(format!("no step made {listed}"));
+                }
             }
         }
+        self.look_at_views()?;
         for collection in 0..COLLECTIONS as usize {
             let mut wanted = self.model.collections.get(&collection).cloned();
             if let Some(wanted) = &mut wanted {
                 wanted.described = 0;
             }
             let found = self.held(collection)?;
-            let name = name_of(collection);
+            let (name, on) = (name_of(collection), |command| on(collection, command));
             if found != wanted {
                 return Err(format!("{name} holds {found:?}\n  expected {wanted:?}"));
             }
             let Some(found) = found else { continue };
-            let counted = self.member.run(doc! { "count": &name });
+            let counted = self.member.run(on(doc! { "count": &name }));
             if counted.get_i32("n").ok() != Some(found.documents.len() as i32) {
                 return Err(format!("{name} is counted {counted}, and holds {found:?}"));
             }
-            let validated = self.member.run(doc! { "validate": &name });
+            let validated = self.member.run(on(doc! { "validate": &name }));
             if validated.get_bool("valid").ok() != Some(true) {
                 return Err(format!("{name}: {validated}"));
             }
@@ -726,5 +725,5 @@ pub(crate) fn first_batch(reply: &Document) -> Vec<Document> {
 /// The collection of a cursor.
 fn reply_collection(reply: &Document) -> String {
     let namespace = reply.get_document("cursor").and_then(|cursor| cursor.get_str("ns"));
-    namespace.unwrap_or_default().trim_start_matches("db.").to_owned()
+    namespace.unwrap_or_default().split_once('.').map_or("", |(_, name)| name).to_owned()
 }

@@ -1,39 +1,100 @@
-//! Steps of a random run: what they are, how a seed draws them, and the command that each of them sends.
+//! Steps of a random run: what they are, and the command that each of them sends.
 //!
 //! A step holds all of its values, so a run of which some steps were taken out is a run as well. A single update
 //! or delete names its document by `_id`, or by a sort: which of several documents is meant never depends on the
 //! plan.
 
-use bson::{Bson, Document, doc};
-use quorate_replication::SeededRandom;
-
 use crate::support::now;
+use bson::{Bson, Document, doc};
 
 /// Few of each, so that steps meet.
-pub(crate) const COLLECTIONS: u64 = 3;
-const IDS: u64 = 8;
-const VALUES: u64 = 5;
-const UNIQUE_VALUES: u64 = 8;
+pub(crate) const COLLECTIONS: u64 = 4;
+pub(crate) const VIEWS: u64 = 2;
+pub(crate) const DATABASES: [&str; 2] = ["db", "other"];
 /// The sessions that run transactions and writes that are repeated.
 pub(crate) const SESSIONS: u64 = 2;
-/// The most statements of a command, and documents of an insert.
-const MAX_STATEMENTS: u64 = 3;
-
 /// How long documents with a date live, in seconds, and the dates that they have.
 pub(crate) const LIFE: i64 = 100;
-const DATES: u64 = 5;
 
 /// The date so many lives after the members' present.
 pub(crate) fn date(lives: i64) -> bson::DateTime {
     bson::DateTime::from_millis(now().wall.as_millis() + lives * LIFE * 1_000)
 }
 
-/// Limits of capped collections: the documents, and more bytes than those have.
-const MAX_CAPPED: u64 = 4;
+/// More bytes than the documents of a capped collection have.
 const CAPPED_BYTES: i32 = 1 << 20;
 
+/// The last collection is in another database, and has the name of the first.
+const ELSEWHERE: usize = COLLECTIONS as usize - 1;
+
+pub(crate) fn database_of(collection: usize) -> &'static str {
+    DATABASES[usize::from(collection == ELSEWHERE)]
+}
+
 pub(crate) fn name_of(collection: usize) -> String {
-    format!("c{collection}")
+    format!("c{}", collection % ELSEWHERE)
+}
+
+pub(crate) fn full_name(collection: usize) -> String {
+    format!("{}.{}", database_of(collection), name_of(collection))
+}
+
+/// A command on the database of a collection.
+pub(crate) fn on(collection: usize, mut command: Document) -> Document {
+    command.insert("$db", database_of(collection));
+    command
+}
+
+pub(crate) fn name_of_view(view: usize) -> String {
+    format!("v{view}")
+}
+
+/// What a view shows documents of. All views are in the first database.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum ViewOn {
+    Collection(usize),
+    View(usize),
+}
+
+impl ViewOn {
+    pub(crate) fn name(self) -> String {
+        match self {
+            Self::Collection(collection) => name_of(collection),
+            Self::View(view) => name_of_view(view),
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum ViewChange {
+    Create {
+        on: ViewOn,
+        filter: Filter,
+    },
+    Modify {
+        on: ViewOn,
+        filter: Filter,
+    },
+    Drop,
+    /// A write to a view is refused.
+    Write(Write),
+}
+
+impl ViewChange {
+    pub(crate) fn command(&self, view: usize) -> Document {
+        let name = name_of_view(view);
+        let described = |command: &str, on: &ViewOn, filter: &Filter| {
+            doc! {
+                command: &name, "viewOn": on.name(), "pipeline": [{ "$match": filter.command() }],
+            }
+        };
+        match self {
+            Self::Create { on, filter } => described("create", on, filter),
+            Self::Modify { on, filter } => described("collMod", on, filter),
+            Self::Drop => doc! { "drop": name },
+            Self::Write(write) => write.command_on(&name),
+        }
+    }
 }
 
 /// Which documents are meant.
@@ -72,6 +133,14 @@ impl Filter {
         }
     }
 
+    /// The documents that are meant, if the filter names several.
+    pub(crate) fn ids(&self) -> Option<&[i32]> {
+        match self {
+            Self::In("_id", ids) => Some(ids),
+            _ => None,
+        }
+    }
+
     /// The document that is meant, if the filter names one.
     pub(crate) fn id(&self) -> Option<i32> {
         match self {
@@ -90,6 +159,15 @@ pub(crate) enum Change {
     Add(&'static str, i32),
     Unset(&'static str),
     Push(i32),
+    /// The item of `b` that the query has matched becomes this.
+    SetMatched(i32),
+    /// All items of `b` become this.
+    SetItems(i32),
+    /// Those of at least so much do.
+    SetLarge {
+        least: i32,
+        value: i32,
+    },
     Replace(Document),
 }
 
@@ -101,7 +179,18 @@ impl Change {
             Self::Add(field, value) => doc! { "$inc": { *field: *value } }.into(),
             Self::Unset(field) => doc! { "$unset": { *field: "" } }.into(),
             Self::Push(value) => doc! { "$push": { "b": *value } }.into(),
+            Self::SetMatched(value) => doc! { "$set": { "b.$": *value } }.into(),
+            Self::SetItems(value) => doc! { "$set": { "b.$[]": *value } }.into(),
+            Self::SetLarge { value, .. } => doc! { "$set": { "b.$[large]": *value } }.into(),
             Self::Replace(document) => document.clone().into(),
+        }
+    }
+
+    /// The `arrayFilters` that belong to it.
+    fn array_filters(&self) -> Option<Bson> {
+        match self {
+            Self::SetLarge { least, .. } => Some(bson::bson!([{ "large": { "$gte": *least } }])),
+            _ => None,
         }
     }
 }
@@ -164,7 +253,10 @@ pub(crate) enum Write {
 
 impl Write {
     pub(crate) fn command(&self, collection: usize) -> Document {
-        let name = name_of(collection);
+        on(collection, self.command_on(&name_of(collection)))
+    }
+
+    fn command_on(&self, name: &str) -> Document {
         match self {
             Self::Insert { documents, ordered } => {
                 doc! { "insert": name, "documents": documents.clone(), "ordered": *ordered }
@@ -174,9 +266,11 @@ impl Write {
                     .iter()
                     .map(|statement| {
                         let Update { filter, change, upsert, multi } = statement;
-                        doc! {
+                        let mut update = doc! {
                             "q": filter.command(), "u": change.command(), "upsert": *upsert, "multi": *multi,
-                        }
+                        };
+                        update.extend(change.array_filters().map(|it| ("arrayFilters".to_owned(), it)));
+                        update
                     })
                     .collect();
                 doc! { "update": name, "updates": updates, "ordered": *ordered }
@@ -196,6 +290,9 @@ impl Write {
                     None => command.insert("remove", true),
                     Some(change) => {
                         command.insert("update", change.command());
+                        command.extend(
+                            change.array_filters().map(|it| ("arrayFilters".to_owned(), it)),
+                        );
                         command.insert("upsert", *upsert);
                         command.insert("new", *new)
                     }
@@ -208,6 +305,21 @@ impl Write {
     /// Whether it changes documents in an order that is not said.
     pub(crate) fn changes_many(&self) -> bool {
         matches!(self, Self::Update { statements, .. } if statements.iter().any(|update| update.multi))
+    }
+
+    /// The documents that it names, if it is one statement for several.
+    pub(crate) fn named(&self) -> Option<&[i32]> {
+        match self {
+            Self::Update { statements, .. } => match statements.as_slice() {
+                [Update { filter, multi: true, .. }] => filter.ids(),
+                _ => None,
+            },
+            Self::Delete { statements, .. } => match statements.as_slice() {
+                [Delete { filter, multi: true }] => filter.ids(),
+                _ => None,
+            },
+            _ => None,
+        }
     }
 
     /// Whether it is about one document, which it names.
@@ -259,7 +371,10 @@ pub(crate) enum Read {
 
 impl Read {
     pub(crate) fn command(&self, collection: usize) -> Document {
-        let name = name_of(collection);
+        on(collection, self.command_on(&name_of(collection)))
+    }
+
+    pub(crate) fn command_on(&self, name: &str) -> Document {
         match self {
             Self::Find { filter, sort, skip, limit } => {
                 let mut command = doc! { "find": name, "filter": filter.command() };
@@ -328,23 +443,29 @@ pub(crate) enum Catalog {
         filter: Filter,
         to: usize,
     },
-    /// All collections go.
+    /// All collections of its database go.
     DropDatabase,
 }
 
 impl Catalog {
     pub(crate) fn command(&self, collection: usize) -> Document {
         let name = name_of(collection);
+        if let Self::Rename { to, drop_target } = self {
+            return doc! {
+                "renameCollection": full_name(collection), "to": full_name(*to),
+                "dropTarget": *drop_target, "$db": "admin",
+            };
+        }
+        on(collection, self.command_on(name))
+    }
+
+    fn command_on(&self, name: String) -> Document {
         match self {
             Self::Create { most: None } => doc! { "create": name },
             Self::Create { most: Some(most) } => {
                 doc! { "create": name, "capped": true, "size": CAPPED_BYTES, "max": *most }
             }
-            Self::Drop => doc! { "drop": name },
-            Self::Rename { to, drop_target } => doc! {
-                "renameCollection": format!("db.{name}"), "to": format!("db.{}", name_of(*to)),
-                "dropTarget": *drop_target, "$db": "admin",
-            },
+            Self::Drop | Self::Rename { .. } => doc! { "drop": name },
             Self::CreateIndex(index) => {
                 let fields = index.fields.iter();
                 let key: Document =
@@ -368,7 +489,7 @@ impl Catalog {
             },
             Self::Out { filter, to } => doc! { "aggregate": name, "cursor": {}, "pipeline": [
                 { "$match": filter.command() },
-                { "$out": name_of(*to) },
+                { "$out": { "db": database_of(*to), "coll": name_of(*to) } },
             ] },
             Self::DropDatabase => doc! { "dropDatabase": 1 },
             Self::KeepImages(enabled) => {
@@ -406,6 +527,37 @@ pub(crate) enum Step {
     ReadWithin {
         session: usize,
         collection: usize,
+        read: Read,
+    },
+    /// A transaction creates a collection, or an index.
+    CreateWithin {
+        session: usize,
+        collection: usize,
+        index: Option<Index>,
+    },
+    /// A transaction drops an index, which is refused and does not end it.
+    DropWithin {
+        session: usize,
+        collection: usize,
+        index: Index,
+    },
+    /// A view is made, changed, dropped or written to.
+    View {
+        view: usize,
+        change: ViewChange,
+    },
+    /// A cursor over a collection shows so many documents more, or is opened.
+    ReadOn {
+        collection: usize,
+        batch: u64,
+    },
+    ReadView {
+        view: usize,
+        read: Read,
+    },
+    ReadViewWithin {
+        session: usize,
+        view: usize,
         read: Read,
     },
     /// If no transaction is open, the commit of the last one is repeated.
@@ -455,248 +607,4 @@ pub(crate) enum Step {
     Crash {
         kept: u64,
     },
-}
-
-/// Draws steps.
-pub(crate) struct Generator {
-    random: SeededRandom,
-}
-
-impl Generator {
-    pub(crate) fn steps(seed: u64, count: usize) -> Vec<Step> {
-        let mut generator = Self { random: SeededRandom::new(seed) };
-        // Later most names are taken by collections without a limit.
-        let first =
-            Step::Catalog { collection: generator.collection(), change: generator.create() };
-        std::iter::once(first).chain((1..count).map(|_| generator.step())).collect()
-    }
-
-    fn below(&mut self, bound: u64) -> i32 {
-        self.random.below(bound) as i32
-    }
-
-    fn collection(&mut self) -> usize {
-        self.random.below(COLLECTIONS) as usize
-    }
-
-    fn session(&mut self) -> usize {
-        self.random.below(SESSIONS) as usize
-    }
-
-    fn step(&mut self) -> Step {
-        let (collection, session) = (self.collection(), self.session());
-        match self.random.below(109) {
-            0..30 => {
-                let write = self.write();
-                let retryable = write.may_be_repeated() && self.random.chance(50);
-                Step::Write { collection, write, session: retryable.then_some(session) }
-            }
-            30..36 => Step::Repeat { session },
-            36..49 => Step::Read { collection, read: self.read() },
-            56..64 => Step::Catalog { collection, change: self.catalog() },
-            64..80 => Step::WriteWithin { session, collection, write: self.write() },
-            80..84 => Step::ReadWithin { session, collection, read: self.read() },
-            84..88 => Step::Commit { session },
-            92 => Step::Abort { session },
-            93..95 => Step::Sync,
-            95 => {
-                Step::TakeOver { batch: 1 + self.random.below(60), kept: self.random.below(2_000) }
-            }
-            49..56 | 88..92 => Step::Copy { collections: self.random.below(4) },
-            96 => Step::RollBack { kept: self.random.below(1_000) },
-            108.. => Step::Expire { lives: self.random.below(DATES + 2) as i64 },
-            106 | 107 => {
-                let matched = ["replace", "merge", "keepExisting"][self.random.below(3) as usize];
-                Step::Merge { collection, filter: self.filter(), to: self.collection(), matched }
-            }
-            100..106 => {
-                let (batch, skipped) = (1 + self.random.below(5), self.random.below(1_000));
-                Step::Watch { batch, collection, skipped }
-            }
-            _ => Step::Crash { kept: self.random.below(1_001) },
-        }
-    }
-
-    fn id(&mut self) -> i32 {
-        self.below(IDS)
-    }
-
-    fn field(&mut self) -> &'static str {
-        ["a", "b", "u"][self.random.below(3) as usize]
-    }
-
-    fn condition(&mut self) -> Filter {
-        let (field, value) = (self.field(), self.below(VALUES));
-        match self.random.below(8) {
-            0..3 => Filter::Equal(field, value),
-            3 => Filter::Null(field),
-            4 | 5 => {
-                let operator = ["$gt", "$gte", "$lt", "$lte"][self.random.below(4) as usize];
-                Filter::Compare(field, operator, value)
-            }
-            6 => Filter::In(field, vec![value, self.below(VALUES)]),
-            _ => Filter::Exists(field, self.random.chance(50)),
-        }
-    }
-
-    fn filter(&mut self) -> Filter {
-        match self.random.below(10) {
-            0 => Filter::All,
-            1..3 => Filter::Id(self.id()),
-            3 => Filter::Compare("_id", "$gte", self.id()),
-            4 => Filter::Either(self.condition().into(), self.condition().into()),
-            5 => Filter::Both(self.condition().into(), self.condition().into()),
-            _ => self.condition(),
-        }
-    }
-
-    /// One document, or none.
-    fn single(&mut self) -> Filter {
-        let id = self.id();
-        match self.random.below(10) {
-            0 | 1 => Filter::IdAnd(id, Filter::Equal("a", self.below(VALUES)).into()),
-            2 => Filter::IdAnd(id, Filter::Compare("a", "$gt", self.below(VALUES)).into()),
-            _ => Filter::Id(id),
-        }
-    }
-
-    fn value(&mut self, field: &str) -> Bson {
-        match (field, self.random.below(10)) {
-            ("u", _) => self.below(UNIQUE_VALUES).into(),
-            ("a", 0) => Bson::Null,
-            ("b", 0..6) => {
-                let count = self.random.below(3);
-                let items: Vec<Bson> = (0..count).map(|_| self.below(VALUES).into()).collect();
-                items.into()
-            }
-            _ => self.below(VALUES).into(),
-        }
-    }
-
-    /// A document without its `_id`.
-    fn content(&mut self) -> Document {
-        let mut content = Document::new();
-        for (field, percent) in [("a", 80), ("b", 50), ("u", 90)] {
-            if self.random.chance(percent) {
-                let value = self.value(field);
-                content.insert(field, value);
-            }
-        }
-        if self.random.chance(30) {
-            content.insert("t", date(self.random.below(DATES) as i64));
-        }
-        if content.is_empty() {
-            doc! { "c": 1 }
-        } else {
-            content
-        }
-    }
-
-    fn change(&mut self) -> Change {
-        let field = self.field();
-        match self.random.below(10) {
-            0..3 => Change::Set(field, self.value(field)),
-            3 => Change::SetByPipeline(field, self.below(VALUES)),
-            4 | 5 => Change::Add("a", self.below(3) - 1),
-            6 => Change::Unset(field),
-            7 => Change::Push(self.below(VALUES)),
-            _ => Change::Replace(self.content()),
-        }
-    }
-
-    /// A change that fails for no document, in whatever order they come: no unique index has the field.
-    fn change_of_many(&mut self) -> Change {
-        match self.random.below(3) {
-            0 => Change::Unset("b"),
-            1 => Change::SetByPipeline("b", self.below(VALUES)),
-            _ => Change::Set("b", self.value("b")),
-        }
-    }
-
-    fn statements(&mut self) -> u64 {
-        if self.random.chance(60) { 1 } else { 1 + self.random.below(MAX_STATEMENTS) }
-    }
-
-    fn write(&mut self) -> Write {
-        let (count, ordered) = (self.statements(), self.random.chance(60));
-        match self.random.below(10) {
-            0..3 => {
-                let documents = (0..count).map(|_| {
-                    let mut document = doc! { "_id": self.id() };
-                    document.extend(self.content());
-                    document
-                });
-                Write::Insert { documents: documents.collect(), ordered }
-            }
-            3..6 => {
-                let statements = (0..count).map(|_| self.update()).collect();
-                Write::Update { statements, ordered }
-            }
-            6 | 7 => {
-                let statements = (0..count).map(|_| match self.random.chance(25) {
-                    true => Delete { filter: self.filter(), multi: true },
-                    false => Delete { filter: self.single(), multi: false },
-                });
-                Write::Delete { statements: statements.collect(), ordered }
-            }
-            _ => {
-                let change = self.random.chance(75).then(|| self.change());
-                let upsert = change.is_some() && self.random.chance(40);
-                let filter = if upsert { self.single() } else { self.filter() };
-                let (sort, new) = (self.sort(), self.random.chance(50));
-                Write::FindAndModify { filter, sort, change, upsert, new }
-            }
-        }
-    }
-
-    fn update(&mut self) -> Update {
-        if self.random.chance(20) {
-            let (filter, change) = (self.filter(), self.change_of_many());
-            return Update { filter, change, upsert: false, multi: true };
-        }
-        let (filter, change) = (self.single(), self.change());
-        Update { filter, change, upsert: self.random.chance(40), multi: false }
-    }
-
-    fn sort(&mut self) -> Sort {
-        let way = |up: bool| if up { 1 } else { -1 };
-        let by_a = self.random.chance(50).then(|| way(self.random.chance(50)));
-        Sort { by_a, by_id: way(self.random.chance(50)) }
-    }
-
-    fn read(&mut self) -> Read {
-        let filter = self.filter();
-        match self.random.below(10) {
-            0..2 => Read::Count { filter },
-            2 => Read::Distinct { field: self.field(), filter },
-            3 => Read::Group { filter },
-            4..6 => Read::Find { filter, sort: None, skip: 0, limit: 0 },
-            _ => {
-                let sort = Some(self.sort());
-                let (skip, limit) = (self.below(3).into(), self.below(4).into());
-                Read::Find { filter, sort, skip, limit }
-            }
-        }
-    }
-
-    fn create(&mut self) -> Catalog {
-        let most = 1 + self.random.below(MAX_CAPPED) as i64;
-        Catalog::Create { most: self.random.chance(70).then_some(most) }
-    }
-
-    fn catalog(&mut self) -> Catalog {
-        let index = INDEXES[self.random.below(INDEXES.len() as u64) as usize];
-        match self.random.below(140) / 10 {
-            0 => self.create(),
-            1 => Catalog::Drop,
-            9 => Catalog::KeepImages(self.random.chance(75)),
-            10 => Catalog::Hide { index, hidden: self.random.chance(50) },
-            11 => Catalog::Out { filter: self.filter(), to: self.collection() },
-            12 if self.random.chance(15) => Catalog::DropDatabase,
-            13 => Catalog::Validate { least: self.random.chance(50).then(|| self.below(3)) },
-            2 | 3 => Catalog::Rename { to: self.collection(), drop_target: self.random.chance(50) },
-            4..9 => Catalog::CreateIndex(index),
-            _ => Catalog::DropIndex(index),
-        }
-    }
 }

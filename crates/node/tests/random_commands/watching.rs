@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use bson::{Bson, Document, doc};
 
 use crate::running::{BESIDE, Run, Verdict, expect_ok, sync};
-use crate::steps::name_of;
+use crate::steps::{VIEWS, database_of, full_name, name_of, name_of_view};
 use crate::support::set::{commit, position};
 use crate::support::{self, Member};
 
@@ -17,7 +17,7 @@ struct Rebuilt {
     images: bool,
 }
 
-/// A reader of the database's change stream.
+/// A reader of the change stream of all databases.
 pub(crate) struct Watching {
     /// It has seen everything up to here.
     token: Document,
@@ -29,26 +29,38 @@ pub(crate) struct Watching {
 /// A stream: its cursor, and what it has shown.
 struct Stream {
     id: i64,
+    database: String,
     collection: String,
     token: Document,
     events: Vec<Document>,
 }
 
 impl Stream {
-    fn open(member: &Member, target: Bson, options: Document, batch: i32) -> Result<Self, String> {
+    /// Opens a stream of a collection or a database; one of all databases if none is named.
+    fn open(
+        member: &Member,
+        (database, target): (Option<&str>, Bson),
+        options: Document,
+        batch: i32,
+    ) -> Result<Self, String> {
         let mut stage =
             doc! { "showExpandedEvents": true, "fullDocumentBeforeChange": "whenAvailable" };
         stage.extend(options);
+        if database.is_none() {
+            stage.insert("allChangesForCluster", true);
+        }
         let command = doc! {
             "aggregate": target, "pipeline": [{ "$changeStream": stage }], "cursor": { "batchSize": batch },
+            "$db": database.unwrap_or("admin"),
         };
         let reply = member.run(command.clone());
         expect_ok(&reply).map_err(|error| format!("{command}: {error}"))?;
         let cursor = reply.get_document("cursor").map_err(text)?;
-        let (_, collection) =
+        let (database, collection) =
             cursor.get_str("ns").map_err(text)?.split_once('.').ok_or("no namespace")?;
         let mut stream = Self {
             id: 0,
+            database: database.to_owned(),
             collection: collection.to_owned(),
             token: Document::new(),
             events: Vec::new(),
@@ -70,8 +82,10 @@ impl Stream {
     /// Reads everything there is.
     fn read(&mut self, member: &Member, batch: i32) -> Verdict {
         while self.id != 0 {
-            let command =
-                doc! { "getMore": self.id, "collection": &self.collection, "batchSize": batch };
+            let command = doc! {
+                "getMore": self.id, "collection": &self.collection, "batchSize": batch,
+                "$db": &self.database,
+            };
             let context = quorate_node::Context { may_wait: false, ..support::context() };
             let reply = member.run_as(&context, command);
             if !self.take(&reply, "nextBatch")? {
@@ -83,7 +97,9 @@ impl Stream {
 
     fn close(self, member: &Member) -> Vec<Document> {
         if self.id != 0 {
-            member.run(doc! { "killCursors": &self.collection, "cursors": [self.id] });
+            member.run(doc! {
+                "killCursors": &self.collection, "cursors": [self.id], "$db": &self.database,
+            });
         }
         self.events
     }
@@ -92,11 +108,11 @@ impl Stream {
 /// All events after a place, from a stream of their own.
 fn all(
     member: &Member,
-    target: impl Into<Bson>,
+    target: (Option<&str>, Bson),
     options: Document,
     batch: i32,
 ) -> Result<Vec<Document>, String> {
-    let mut stream = Stream::open(member, target.into(), options, batch)?;
+    let mut stream = Stream::open(member, target, options, batch)?;
     stream.read(member, batch)?;
     Ok(stream.close(member))
 }
@@ -112,7 +128,7 @@ impl Run {
         self.settle();
         let process = self.opened.get();
         let Some(mut watching) = self.watching.take() else {
-            let stream = Stream::open(&self.member, 1.into(), after, batch)?;
+            let stream = Stream::open(&self.member, (None, 1.into()), after, batch)?;
             let rebuilt = self.rebuilt();
             let cursor = Some((process, stream.id));
             self.watching = Some(Watching { token: stream.token, rebuilt, cursor });
@@ -120,12 +136,13 @@ impl Run {
         };
         let mut options = after.clone();
         options.insert("resumeAfter", watching.token.clone());
-        let mut stream = Stream::open(&self.member, 1.into(), options, batch)?;
+        let mut stream = Stream::open(&self.member, (None, 1.into()), options, batch)?;
         stream.read(&self.member, batch)?;
         let events = match watching.cursor.filter(|(of, _)| *of == process) {
             Some((_, id)) => {
-                let (collection, token) = ("$cmd.aggregate".to_owned(), Document::new());
-                let mut open = Stream { id, collection, token, events: Vec::new() };
+                let (database, collection) = ("admin".to_owned(), "$cmd.aggregate".to_owned());
+                let token = Document::new();
+                let mut open = Stream { id, database, collection, token, events: Vec::new() };
                 open.read(&self.member, batch)?;
                 same(&open.events, &stream.events, "an open stream")?;
                 watching.token = open.token;
@@ -137,7 +154,7 @@ impl Run {
             }
         };
         self.figures.events += events.len() as u64;
-        for event in events.iter().filter(|event| !is_about(event, BESIDE)) {
+        for event in events.iter().filter(|event| is_told(event)) {
             apply(&mut watching.rebuilt, event).map_err(|error| format!("{error}: {event}"))?;
         }
         in_order(&events)?;
@@ -152,10 +169,11 @@ impl Run {
             let mut options = after;
             let token = events[place as usize].get_document("_id").map_err(text)?;
             options.insert("resumeAfter", token.clone());
-            let later = all(&self.member, 1, options, batch)?;
+            let later = all(&self.member, (None, 1.into()), options, batch)?;
             same(&later, &events[place as usize + 1..], "a stream that begins later")?;
         }
         self.watch_collection(&events, collection, batch)?;
+        self.watch_database(&events, database_of(collection), batch)?;
         self.watching = Some(watching);
         Ok(())
     }
@@ -165,15 +183,21 @@ impl Run {
     fn watch_collection(&self, events: &[Document], collection: usize, batch: i32) -> Verdict {
         let Some(first) = events.first() else { return Ok(()) };
         let time = first.get_timestamp("clusterTime").map_err(text)?;
-        let name = name_of(collection);
+        let (database, name) = (database_of(collection), full_name(collection));
         let options = doc! { "fullDocument": "updateLookup", "startAtOperationTime": time };
-        let mut shown = all(&self.member, name.as_str(), options, batch)?;
-        let named = |event: &&Document| is_about(event, &name);
-        let mut wanted: Vec<Document> = events.iter().filter(named).cloned().collect();
-        // The end of the collection is the end of its stream.
-        let end = |event: &Document| matches!(kind_of(event), "drop" | "rename");
+        let target = (Some(database), name_of(collection).into());
+        let mut shown = all(&self.member, target, options, batch)?;
+        let is_of_database = |event: &Document| {
+            let named = event.get_document("ns").and_then(|ns| ns.get_str("db"));
+            kind_of(event) == "dropDatabase" && named.is_ok_and(|named| named == database)
+        };
+        let is_meant = |event: &&Document| is_about(event, &name) || is_of_database(event);
+        let mut wanted: Vec<Document> = events.iter().filter(is_meant).cloned().collect();
+        // The end of the collection or of its database is the end of its stream, which does not tell of the latter.
+        let end = |event: &Document| matches!(kind_of(event), "drop" | "rename" | "dropDatabase");
         if let Some(end) = wanted.iter().position(end) {
             wanted.truncate(end + 1);
+            wanted.retain(|event| !is_of_database(event));
             let last = shown.pop().ok_or("a stream that ends without a word")?;
             if kind_of(&last) != "invalidate" {
                 return Err(format!("a stream of {name} ends with {last}"));
@@ -201,25 +225,58 @@ impl Run {
         same(&shown, &wanted, &format!("a stream of {name}"))
     }
 
+    /// A stream of a database from the first of these events on shows those of the database, until it is dropped.
+    fn watch_database(&self, events: &[Document], database: &str, batch: i32) -> Verdict {
+        let Some(first) = events.first() else { return Ok(()) };
+        let time = first.get_timestamp("clusterTime").map_err(text)?;
+        let options = doc! { "fullDocument": "whenAvailable", "startAtOperationTime": time };
+        let mut shown = all(&self.member, (Some(database), 1.into()), options, batch)?;
+        let is_within = |event: &&Document| {
+            ["ns", "to"].into_iter().any(|field| {
+                event
+                    .get_document(field)
+                    .is_ok_and(|named| named.get_str("db").is_ok_and(|db| db == database))
+            })
+        };
+        let mut wanted: Vec<Document> = events.iter().filter(is_within).cloned().collect();
+        if let Some(end) = wanted.iter().position(|event| kind_of(event) == "dropDatabase") {
+            wanted.truncate(end + 1);
+            let last = shown.pop().ok_or("a stream that ends without a word")?;
+            if kind_of(&last) != "invalidate" {
+                return Err(format!("a stream of {database} ends with {last}"));
+            }
+        }
+        same(&shown, &wanted, &format!("a stream of {database}"))
+    }
+
     /// What a reader should have rebuilt.
     fn rebuilt(&self) -> BTreeMap<String, Rebuilt> {
         let held = self.model.collections.iter().map(|(collection, known)| {
             let documents = known.documents.iter();
             let documents =
                 documents.map(|(id, document)| (i64::from(*id), document.clone())).collect();
-            (name_of(*collection), Rebuilt { documents, images: known.images })
+            (full_name(*collection), Rebuilt { documents, images: known.images })
         });
         held.collect()
     }
 }
 
+/// The collection that a field of an event names.
+fn named(event: &Document, field: &str) -> Option<String> {
+    let named = event.get_document(field).ok()?;
+    Some(format!("{}.{}", named.get_str("db").ok()?, named.get_str("coll").ok()?))
+}
+
 /// Whether an event is about a collection of this name, also by its new one.
 fn is_about(event: &Document, name: &str) -> bool {
-    ["ns", "to"].into_iter().any(|field| {
-        event
-            .get_document(field)
-            .is_ok_and(|named| named.get_str("coll").is_ok_and(|coll| coll == name))
-    })
+    ["ns", "to"].into_iter().any(|field| named(event, field).is_some_and(|named| named == name))
+}
+
+/// Whether an event is about a collection that is rebuilt: no view, and none beside the others.
+fn is_told(event: &Document) -> bool {
+    let views = (0..VIEWS as usize).map(name_of_view);
+    let mut left_out = views.chain([BESIDE.to_owned()]);
+    named(event, "ns").is_some_and(|name| left_out.all(|left_out| name != format!("db.{left_out}")))
 }
 
 fn kind_of(event: &Document) -> &str {
@@ -257,7 +314,7 @@ fn in_order(events: &[Document]) -> Verdict {
 /// One event changes what was rebuilt.
 fn apply(rebuilt: &mut BTreeMap<String, Rebuilt>, event: &Document) -> Verdict {
     let kind = kind_of(event);
-    let name = event.get_document("ns").and_then(|ns| ns.get_str("coll")).map_err(text)?.to_owned();
+    let name = named(event, "ns").ok_or("is about no collection")?;
     match kind {
         "create" => {
             let described = event.get_document("operationDescription").map_err(text)?;
@@ -270,9 +327,9 @@ fn apply(rebuilt: &mut BTreeMap<String, Rebuilt>, event: &Document) -> Verdict {
         }
         "drop" => rebuilt.remove(&name).map(|_| ()).ok_or("was not there".to_owned()),
         "rename" => {
-            let to = event.get_document("to").and_then(|to| to.get_str("coll")).map_err(text)?;
+            let to = named(event, "to").ok_or("has no new name")?;
             let moved = rebuilt.remove(&name).ok_or("was not there")?;
-            rebuilt.insert(to.to_owned(), moved);
+            rebuilt.insert(to, moved);
             Ok(())
         }
         "createIndexes" | "dropIndexes" => Ok(()),

@@ -185,7 +185,11 @@ impl Member {
                 return all;
             }
             name = "nextBatch";
-            reply = self.ok(doc! {"getMore": id, "collection": collection, "batchSize": 3});
+            let namespace = cursor.get_str("ns").unwrap();
+            let database = namespace.split('.').next().unwrap().to_owned();
+            let more =
+                doc! {"getMore": id, "collection": collection, "batchSize": 3, "$db": database};
+            reply = self.ok(more);
         }
     }
 

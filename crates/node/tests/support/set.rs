@@ -85,8 +85,12 @@ pub(crate) fn entries(member: &Member) -> Vec<RawDocumentBuf> {
 }
 
 pub(crate) fn hash(member: &Member) -> Document {
+    hash_in(member, "db")
+}
+
+pub(crate) fn hash_in(member: &Member, database: &str) -> Document {
     let mut reply = member.ok(doc! {
-        "dbHash": 1, "$readPreference": {"mode": "nearest"},
+        "dbHash": 1, "$readPreference": {"mode": "nearest"}, "$db": database,
     });
     reply.remove("timeMillis");
     reply

@@ -203,6 +203,32 @@ fn a_write_that_waited_finds_a_document_that_was_removed_and_inserted_again() {
     }
 }
 
+/// A statement for several documents that are named has changed one when it meets the transaction.
+#[test]
+fn a_write_to_several_documents_finds_one_that_was_removed_and_inserted_again() {
+    let some: Vec<i32> = (0..3).collect();
+    let many: Vec<i32> = (0..200).collect();
+    for ids in [some, many] {
+        let q = doc! { "_id": { "$in": &ids } };
+        let writes = [
+            doc! { "update": "c", "updates": [{ "q": q.clone(), "u": { "$inc": { "y": 1 } }, "multi": true }] },
+            doc! { "delete": "c", "deletes": [{ "q": q, "limit": 0 }] },
+        ];
+        for write in writes {
+            let member = primary();
+            insert(&member, "c", ids.iter().map(|id| doc! { "_id": *id, "y": 0 }).collect());
+            let mut session = Session::start(&member, 1, 1);
+            session.ok(doc! { "delete": "c", "deletes": [{ "q": { "_id": 1 }, "limit": 1 }] });
+            session.ok(doc! { "insert": "c", "documents": [{ "_id": 1, "y": 0 }] });
+            let reply = after_commit(&member, session, write.clone());
+            assert_eq!(reply.get_i32("n").unwrap(), ids.len() as i32, "{write} answered {reply}");
+            let held = find(&member, "c");
+            let is_changed_once = |document: &Document| document.get_i32("y").unwrap() == 1;
+            assert!(held.iter().all(is_changed_once), "{write} leaves {held:?}");
+        }
+    }
+}
+
 /// Runs a command that must wait for an open transaction, which is committed then.
 fn after_commit(member: &Member, session: Session<'_>, command: Document) -> Document {
     std::thread::scope(|threads| {

@@ -123,6 +123,11 @@ impl<'a> RawField<'a> {
         std::str::from_utf8(self.key).ok()
     }
 
+    /// How many bytes the element takes.
+    pub(crate) fn length(self) -> usize {
+        1 + self.key.len() + 1 + self.value.len()
+    }
+
     /// Appends the element as it is.
     pub(crate) fn append_to(self, out: &mut Vec<u8>) {
         out.push(self.kind);

@@ -1,0 +1,198 @@
+//! Documents that have a field of one name twice.
+//!
+//! BSON allows that, and what a client inserts is stored as it is. A parsed document holds one field of each name, the
+//! last one. An update parses a document, changes it, and writes it again: here it keeps the others where they were. The
+//! entry of the log says what the update changed, so that every member makes the same bytes of it.
+
+use std::collections::BTreeMap;
+
+use bson::raw::{CStr, CString, RawArrayBuf};
+use bson::{Bson, Document, RawArray, RawBson, RawBsonRef, RawDocument, RawDocumentBuf};
+use quorate_query::diff::{OplogUpdate, ToldAs, apply_oplog_update, oplog_update};
+use quorate_query::value::measure;
+
+use crate::error::CommandError;
+use crate::fields::to_raw;
+use crate::structure::malformed;
+
+/// The bytes of a document after an update, which has parsed `before` from `old` and made `after` of it.
+pub(crate) fn rewrite(
+    old: &RawDocument,
+    (before, after): (&Document, &Document),
+    told_as: &ToldAs,
+) -> Result<RawDocumentBuf, CommandError> {
+    if holds_all(before, old) {
+        return to_raw(after);
+    }
+    match oplog_update(before, after, told_as) {
+        OplogUpdate::Unchanged => Ok(old.to_owned()),
+        OplogUpdate::Entry(change) => apply_change(old, &change),
+    }
+}
+
+/// The bytes of a document after the change that the field `o` of an entry tells.
+pub(crate) fn apply_change(
+    old: &RawDocument,
+    change: &Document,
+) -> Result<RawDocumentBuf, CommandError> {
+    let before = Document::try_from(old)?;
+    let after = apply_oplog_update(&before, change)?;
+    match change.get_document("diff") {
+        Ok(diff) if !holds_all(&before, old) => changed_document(old, diff),
+        _ => to_raw(&after),
+    }
+}
+
+/// Whether a parsed document holds every field of its bytes.
+fn holds_all(parsed: &Document, bytes: &RawDocument) -> bool {
+    measure(parsed).bytes == bytes.as_bytes().len()
+}
+
+fn changed_document(old: &RawDocument, diff: &Document) -> Result<RawDocumentBuf, CommandError> {
+    let none = Document::new();
+    let section = |name: &str| diff.get_document(name).unwrap_or(&none);
+    let (deleted, updated, inserted) = (section("d"), section("u"), section("i"));
+    let fields: Vec<(&CStr, RawBsonRef<'_>)> =
+        old.iter().collect::<Result<_, _>>().map_err(|_| malformed())?;
+    let last: BTreeMap<&str, usize> =
+        fields.iter().enumerate().map(|(place, (name, _))| (name.as_str(), place)).collect();
+    let mut new = RawDocumentBuf::new();
+    for (place, &(name, value)) in fields.iter().enumerate() {
+        let text = name.as_str();
+        if deleted.contains_key(text) || inserted.contains_key(text) {
+            continue;
+        }
+        if last.get(text) != Some(&place) {
+            new.append(name, value);
+            continue;
+        }
+        match (updated.get(text), diff.get_document(format!("s{text}"))) {
+            (Some(changed), _) => new.append(name, raw(changed)?),
+            (None, Ok(inner)) => new.append(name, changed_value(value, inner)?),
+            (None, Err(_)) => new.append(name, value),
+        }
+    }
+    let added = updated.iter().filter(|(name, _)| !last.contains_key(name.as_str()));
+    for (name, value) in added.chain(inserted) {
+        new.append(CString::try_from(name.as_str())?, raw(value)?);
+    }
+    Ok(new)
+}
+
+fn changed_value(old: RawBsonRef<'_>, diff: &Document) -> Result<RawBson, CommandError> {
+    let is_array_diff = diff.contains_key("a");
+    match old {
+        RawBsonRef::Document(old) if !is_array_diff => {
+            Ok(RawBson::Document(changed_document(old, diff)?))
+        }
+        RawBsonRef::Array(old) if is_array_diff => Ok(RawBson::Array(changed_array(old, diff)?)),
+        other => Ok(RawBson::from(other)),
+    }
+}
+
+fn changed_array(old: &RawArray, diff: &Document) -> Result<RawArrayBuf, CommandError> {
+    let items: Vec<RawBsonRef<'_>> =
+        old.into_iter().collect::<Result<_, _>>().map_err(|_| malformed())?;
+    let kept = diff.get_i32("l").map_or(items.len(), |length| length.max(0) as usize);
+    let named = diff.keys().filter_map(|name| name.strip_prefix('u')?.parse::<usize>().ok());
+    let length = named.map(|place| place + 1).max().unwrap_or(0).max(kept.min(items.len()));
+    let mut new = RawArrayBuf::new();
+    for place in 0..length {
+        let item = items.get(place).filter(|_| place < kept);
+        match (diff.get(format!("u{place}")), diff.get_document(format!("s{place}")), item) {
+            (Some(changed), _, _) => new.push(raw(changed)?),
+            (None, Ok(inner), Some(item)) => new.push(changed_value(*item, inner)?),
+            (None, _, Some(item)) => new.push(*item),
+            (None, _, None) => new.push(RawBsonRef::Null),
+        }
+    }
+    Ok(new)
+}
+
+fn raw(value: &Bson) -> Result<RawBson, CommandError> {
+    Ok(RawBson::try_from(value.clone())?)
+}
+
+#[cfg(test)]
+mod tests {
+    use bson::{doc, rawdoc};
+    use quorate_query::diff::ToldAs;
+
+    use super::*;
+
+    fn twice() -> RawDocumentBuf {
+        let mut inner = rawdoc! { "x": 1, "y": 2 };
+        inner.append(bson::raw::cstr!("x"), 3);
+        rawdoc! { "_id": 1, "s": inner.clone(), "l": [inner, 7], "n": 1 }
+    }
+
+    fn rewritten(change: impl FnOnce(&mut Document)) -> RawDocumentBuf {
+        let old = twice();
+        let before = Document::try_from(&*old).unwrap();
+        let mut after = before.clone();
+        change(&mut after);
+        let told_as = ToldAs::ShortestDifference;
+        let new = rewrite(&old, (&before, &after), &told_as).unwrap();
+        // What was parsed is what the update made, and another member makes the same of the entry.
+        assert_eq!(Document::try_from(&*new).unwrap(), after);
+        let OplogUpdate::Entry(entry) = oplog_update(&before, &after, &told_as) else { panic!() };
+        assert_eq!(apply_change(&old, &entry).unwrap(), new);
+        new
+    }
+
+    fn names(of: &RawDocument, field: &str) -> Vec<String> {
+        let inner = of.get_document(field).unwrap();
+        inner.iter().map(|found| found.unwrap().0.as_str().to_owned()).collect()
+    }
+
+    #[test]
+    fn what_an_update_leaves_alone_keeps_both_fields_of_a_name() {
+        let new = rewritten(|after| {
+            after.insert("n", 2);
+            after.insert("added", 1);
+        });
+        assert_eq!(names(&new, "s"), ["x", "y", "x"]);
+        assert_eq!(
+            new.get_array("l").unwrap().as_bytes(),
+            twice().get_array("l").unwrap().as_bytes()
+        );
+    }
+
+    #[test]
+    fn a_change_beside_them_or_of_the_last_one_keeps_the_other() {
+        let long = "long".repeat(20);
+        let mut old = twice();
+        old.append(bson::raw::cstr!("pad"), long.as_str());
+        let before = Document::try_from(&*old).unwrap();
+        for (name, kept) in [("x", vec!["x", "y", "x"]), ("y", vec!["x", "y", "x"])] {
+            let diff = doc! { "$v": 2, "diff": { "ss": { "u": { name: 9 } } } };
+            let new = apply_change(&old, &diff).unwrap();
+            assert_eq!(names(&new, "s"), kept, "{name}");
+            let after = apply_oplog_update(&before, &diff).unwrap();
+            assert_eq!(Document::try_from(&*new).unwrap(), after);
+        }
+        let diff = doc! { "$v": 2, "diff": { "ss": { "d": { "x": false } } } };
+        assert_eq!(names(&apply_change(&old, &diff).unwrap(), "s"), ["y"]);
+    }
+
+    #[test]
+    fn items_of_arrays_are_changed_in_their_places() {
+        let old = twice();
+        let before = Document::try_from(&*old).unwrap();
+        for inner in [
+            doc! { "a": true, "u1": 8, "u3": 9 },
+            doc! { "a": true, "s0": { "u": { "y": 5 } } },
+            doc! { "a": true, "l": 1 },
+        ] {
+            let entry = doc! { "$v": 2, "diff": { "sl": inner } };
+            let new = apply_change(&old, &entry).unwrap();
+            let after = apply_oplog_update(&before, &entry).unwrap();
+            assert_eq!(Document::try_from(&*new).unwrap(), after, "{entry}");
+            let RawBsonRef::Document(first) = new.get_array("l").unwrap().get(0).unwrap().unwrap()
+            else {
+                panic!()
+            };
+            assert_eq!(first.iter().count(), 3, "{entry}");
+        }
+    }
+}
