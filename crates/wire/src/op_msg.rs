@@ -403,6 +403,17 @@ impl Drop for MsgWriter<'_> {
     }
 }
 
+/// Ends a message that begins at `start`, and returns its length. One that is too long is taken out of the buffer.
+pub(crate) fn close(out: &mut Vec<u8>, start: usize) -> Result<usize, EncodeError> {
+    let length = out.len() - start;
+    if length > MAX_MESSAGE_SIZE {
+        out.truncate(start);
+        return Err(EncodeError::TooLong { length, limit: MAX_MESSAGE_SIZE });
+    }
+    patch_length(out, start, length);
+    Ok(length)
+}
+
 /// Writes a length that is known to be under the message limit into a place left for it.
 pub(crate) fn patch_length(out: &mut [u8], at: usize, length: usize) {
     // Lengths over the limit are refused before they are sent; the cast cannot lose bits then.
