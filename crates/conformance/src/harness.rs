@@ -161,7 +161,8 @@ fn command_failure(reply: &RawDocumentBuf) -> Result<Option<CommandError>, Strin
     Ok(error.and_then(|error| error.of_server()))
 }
 
-fn raw(json: &Value) -> Result<RawDocumentBuf, String> {
+/// A document of a scenario, in BSON.
+pub(crate) fn raw(json: &Value) -> Result<RawDocumentBuf, String> {
     match Bson::try_from(json.clone()) {
         Ok(Bson::Document(document)) => {
             RawDocumentBuf::try_from(&document).map_err(|error| error.to_string())

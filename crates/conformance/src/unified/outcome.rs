@@ -25,6 +25,13 @@ pub(super) enum Outcome {
     Collection(Collection),
 }
 
+impl Outcome {
+    /// Names, as a list.
+    pub(super) fn names(names: Vec<String>) -> Self {
+        Self::Value(names.into_iter().map(Bson::from).collect())
+    }
+}
+
 /// A result of the client, or its error.
 pub(super) type Attempt = Result<Outcome, Error>;
 
