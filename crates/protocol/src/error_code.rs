@@ -152,6 +152,12 @@ codes! {
     UNKNOWN_FIELD = 40415 "Location40415",
 }
 
+impl From<i32> for ErrorCode {
+    fn from(code: i32) -> Self {
+        Self(code)
+    }
+}
+
 impl fmt::Display for ErrorCode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.0)

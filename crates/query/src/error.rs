@@ -32,7 +32,7 @@ impl QueryError {
 
     /// A refusal with one of the server's numbered locations, such as 31249.
     pub fn location(code: i32, message: impl Into<String>) -> Self {
-        Self::new(ErrorCode(code), message)
+        Self::new(code.into(), message)
     }
 
     /// A value that is not allowed where it stands.

@@ -35,6 +35,7 @@ use bson::{Bson, Document};
 pub use self::compile::Compiler;
 pub use self::parse::ParseContext;
 pub use self::variables::Variables;
+use crate::error::ErrorCode;
 pub use crate::error::QueryError as ExpressionError;
 pub use crate::meter::Interrupt;
 
@@ -105,8 +106,8 @@ impl Expression {
 }
 
 /// The refusal with this code and text.
-pub(crate) fn fail(code: i32, message: impl Into<String>) -> ExpressionError {
-    ExpressionError::location(code, message)
+pub(crate) fn fail(code: impl Into<ErrorCode>, message: impl Into<String>) -> ExpressionError {
+    ExpressionError::new(code.into(), message)
 }
 
 /// The same refusal with the place it arose in put before its text.

@@ -71,7 +71,7 @@ impl SortPattern {
     /// The key of a document. Two arrays in one pattern are refused.
     pub fn key<'a>(&self, document: impl Into<DocumentRef<'a>>) -> Result<SortKey, QueryError> {
         let found = FieldKeys::of(&self.paths, document.into()).map_err(|error| {
-            if error.code() == ErrorCode(171) {
+            if error.code() == ErrorCode::CANNOT_INDEX_PARALLEL_ARRAYS {
                 QueryError::bad_value("cannot sort with keys that are parallel arrays")
             } else {
                 error

@@ -11,8 +11,6 @@ use super::{ExpressionError, MAX_INTERMEDIATE_BYTES, fail};
 use crate::error::ErrorCode;
 use crate::value::MAX_NESTING;
 
-const OVERFLOW: i32 = 15;
-
 /// What one value costs besides its payload.
 pub(crate) const ELEMENT_OVERHEAD: usize = size_of::<Bson>();
 
@@ -73,7 +71,10 @@ pub(crate) fn field_cost(name: &str, value: &Bson) -> Result<usize, ExpressionEr
 }
 
 fn too_deep() -> ExpressionError {
-    fail(OVERFLOW, format!("a computed value is nested deeper than {MAX_NESTING} levels"))
+    fail(
+        ErrorCode::OVERFLOW,
+        format!("a computed value is nested deeper than {MAX_NESTING} levels"),
+    )
 }
 
 /// Roughly how much memory a document takes.

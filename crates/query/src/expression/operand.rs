@@ -13,6 +13,7 @@ use super::bounds::{approximate_value_size, cost};
 use super::operators::copy;
 use crate::error::QueryError;
 use crate::meter::{Charge, Kept, Meter};
+use crate::typed::Typed;
 use crate::value;
 
 /// Values that cost less than this are not charged one by one: a scope or a list of arguments holds
@@ -113,11 +114,6 @@ impl<'a> Operand<'a> {
         shown.0
     }
 
-    /// The name of the type, `missing` for none.
-    pub(crate) fn type_name(&self) -> &'static str {
-        self.get().map_or("missing", value::types::type_name_of)
-    }
-
     /// The array, if it is one.
     pub(crate) fn as_array(&self) -> Option<&Vec<Bson>> {
         self.get().and_then(Bson::as_array)
@@ -210,6 +206,12 @@ impl<'a> Operand<'a> {
     /// The order of the two; missing stands with undefined, above `MinKey` and below null.
     pub(crate) fn compare(&self, other: &Operand<'_>) -> Ordering {
         compare_options(self.get(), other.get())
+    }
+}
+
+impl Typed for Operand<'_> {
+    fn found(&self) -> Option<&Bson> {
+        self.get()
     }
 }
 

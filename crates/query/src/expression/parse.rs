@@ -12,8 +12,9 @@ use super::operators::{self, Arity, Named, Positional};
 use super::path::FieldPath;
 use super::variables::{Frame, Variables};
 use super::{ExpressionError, MAX_EXPRESSION_DEPTH, fail};
+use crate::error::ErrorCode;
 use crate::meter::Meter;
-use crate::value::types::type_name_of;
+use crate::typed::Typed;
 
 /// Which variables an expression may use besides the system's.
 #[derive(Clone, Debug, Default)]
@@ -115,7 +116,7 @@ impl Parser<'_> {
     pub(super) fn expression(&mut self, value: &Bson) -> Result<Node, ExpressionError> {
         if self.depth >= MAX_EXPRESSION_DEPTH {
             return Err(fail(
-                15,
+                ErrorCode::OVERFLOW,
                 format!("expression exceeds the maximum nesting of {MAX_EXPRESSION_DEPTH} levels"),
             ));
         }
@@ -251,7 +252,7 @@ impl Parser<'_> {
                 } else if let Some(operator) = operators::named(name) {
                     self.named(operator, argument)
                 } else {
-                    Err(fail(168, format!("Unrecognized expression '{name}'")))
+                    Err(unrecognized(name))
                 }
             }
         }
@@ -282,15 +283,10 @@ impl Parser<'_> {
                 nodes[0] = Some(self.expression(&arguments[0])?);
                 return Ok(Node::Named(operator, nodes));
             }
-            other => {
-                return Err(fail(
-                    operator.not_an_object,
-                    format!(
-                        "{name} requires an object as an argument, found: {}",
-                        type_name_of(other)
-                    ),
-                ));
-            }
+            other => other.document(
+                operator.not_an_object,
+                format_args!("{name} requires an object as an argument, found:"),
+            )?,
         };
         let mut nodes = vec![None; operator.fields.len()];
         for (field, value) in fields {
@@ -313,6 +309,10 @@ impl Parser<'_> {
         }
         Ok(Node::Named(operator, nodes))
     }
+}
+
+pub(super) fn unrecognized(name: &str) -> ExpressionError {
+    fail(ErrorCode::INVALID_PIPELINE_OPERATOR, format!("Unrecognized expression '{name}'"))
 }
 
 /// Whether a document is an operator with its argument rather than named arguments.

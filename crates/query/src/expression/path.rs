@@ -7,6 +7,7 @@ use bson::{Bson, Document};
 
 use super::operand::Operand;
 use super::{ExpressionError, MAX_EXPRESSION_DEPTH, fail};
+use crate::error::ErrorCode;
 
 /// The components of a dotted path, possibly none.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
@@ -24,7 +25,7 @@ impl FieldPath {
         }
         if components.len() > MAX_EXPRESSION_DEPTH {
             return Err(fail(
-                15,
+                ErrorCode::OVERFLOW,
                 format!(
                     "FieldPath has too many path components: {} exceeds the limit of {}",
                     components.len(),

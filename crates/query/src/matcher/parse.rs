@@ -132,7 +132,7 @@ impl Parser<'_> {
             }
             "$text" => {
                 return Err(QueryError::new(
-                    ErrorCode(27),
+                    ErrorCode::INDEX_NOT_FOUND,
                     "text index required for $text query: this server has none; use $regex instead",
                 ));
             }

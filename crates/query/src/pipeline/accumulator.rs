@@ -7,7 +7,7 @@ use bson::{Bson, Document};
 
 use super::memory::Memory;
 use super::sort::parse_pattern;
-use crate::error::QueryError;
+use crate::error::{ErrorCode, QueryError};
 use crate::expression::operators::accumulate::{
     Deviation, Sum, check_method, count, percentiles_of_sorted, shares,
 };
@@ -18,7 +18,7 @@ use crate::expression::{
 use crate::meter::{Meter, make_place, push};
 use crate::sort::{SortKey, SortPattern};
 use crate::sorting::sorted;
-use crate::value::types::type_name_of;
+use crate::typed::Typed;
 use crate::value::{GroupKey, Number, compare};
 
 /// One accumulated field of the output.
@@ -136,7 +136,7 @@ impl Accumulator {
                     let input = Expression::parse(&Bson::Int32(1), context)?;
                     Ok(Self { field, kind, input, n: None, shares: Vec::new(), sort: None })
                 }
-                _ => Err(fail(9, "$count takes no arguments, i.e. $count:{}")),
+                _ => Err(QueryError::failed_to_parse("$count takes no arguments, i.e. $count:{}")),
             };
         }
         if matches!(kind, Kind::Median | Kind::Percentile) {
@@ -173,7 +173,10 @@ impl Accumulator {
         };
         let required = |key: &str| {
             options.get(key).ok_or_else(|| {
-                fail(40414, format!("BSON field '{name}.{key}' is missing but a required field"))
+                fail(
+                    ErrorCode::MISSING_FIELD,
+                    format!("BSON field '{name}.{key}' is missing but a required field"),
+                )
             })
         };
         check_method(name, required("method")?)?;
@@ -202,10 +205,7 @@ impl Accumulator {
         let Bson::Document(options) = argument else {
             return Err(fail(
                 5787900,
-                format!(
-                    "specification must be an object; found {name} :{}",
-                    type_name_of(argument)
-                ),
+                format!("specification must be an object; found {name} :{}", argument.type_name()),
             ));
         };
         let value = if kind.sorts() { "output" } else { "input" };
@@ -230,24 +230,14 @@ impl Accumulator {
             true => Some(Expression::parse(required("n", 5787906)?, context)?),
             false => None,
         };
-        let sort = match (kind.sorts(), options.get("sortBy")) {
-            (false, _) => None,
-            (true, Some(Bson::Document(sort))) => Some(parse_pattern(sort)?),
-            (true, None) => {
-                return Err(required("sortBy", 5788005).err().unwrap_or_else(|| {
-                    fail(5788005, format!("Missing value for 'sortBy' of {name}"))
-                }));
-            }
-            (true, Some(other)) => {
-                return Err(fail(
-                    5788604,
-                    format!(
-                        "expected 'sortBy' to already be an object in the arguments to {name}, \
-                         found {}",
-                        type_name_of(other)
-                    ),
-                ));
-            }
+        let sort = match kind.sorts() {
+            false => None,
+            true => Some(parse_pattern(required("sortBy", 5788005)?.document(
+                5788604,
+                format_args!(
+                    "expected 'sortBy' to already be an object in the arguments to {name}, found"
+                ),
+            )?)?),
         };
         Ok(Self { field, kind, input, n, shares: Vec::new(), sort })
     }

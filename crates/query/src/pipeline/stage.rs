@@ -23,6 +23,7 @@ use crate::error::QueryError;
 use crate::expression::{Compiler, Dependencies, Expression, Frame, Operand, cost, fail};
 use crate::matcher::Matcher;
 use crate::meter::Charge;
+use crate::typed::Typed;
 
 /// A stage, ready to run.
 #[derive(Clone, Debug)]

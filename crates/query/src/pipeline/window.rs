@@ -9,19 +9,18 @@ use bson::{Bson, Document};
 
 use super::accumulator::{Accumulator, State};
 use super::memory::Memory;
+use super::output::check_known;
 use super::stage::{Made, Stage, deferred};
 use super::unwind::set;
 use super::window_frame::Window;
 use super::{Documents, Run};
-use crate::error::QueryError;
+use crate::error::{ErrorCode, QueryError};
 use crate::expression::operators::as_i64;
 use crate::expression::{Dependencies, Expression, FieldPath, Frame, ParseContext, fail};
 use crate::meter::{Kept, push};
 use crate::sort::{SortKey, SortPattern};
-use crate::value::types::type_name_of;
+use crate::typed::Typed;
 use crate::value::{Number, compare};
-
-const FAILED_TO_PARSE: i32 = 9;
 
 /// The most fields that one stage computes.
 const MAX_OUTPUTS: usize = 1000;
@@ -63,48 +62,30 @@ enum Function {
 
 impl WindowStage {
     pub(super) fn parse(spec: &Bson, context: &ParseContext) -> Result<Self, QueryError> {
-        let Bson::Document(spec) = spec else {
-            return Err(fail(
-                FAILED_TO_PARSE,
-                format!(
-                    "the $setWindowFields stage specification must be an object, found {}",
-                    type_name_of(spec)
-                ),
-            ));
-        };
-        const KNOWN: [&str; 3] = ["partitionBy", "sortBy", "output"];
-        if let Some(unknown) = spec.keys().find(|key| !KNOWN.contains(&key.as_str())) {
-            return Err(fail(
-                40415,
-                format!("BSON field '$setWindowFields.{unknown}' is an unknown field."),
-            ));
-        }
+        let spec = spec.document(
+            ErrorCode::FAILED_TO_PARSE,
+            "the $setWindowFields stage specification must be an object, found",
+        )?;
+        check_known("$setWindowFields", spec, &["partitionBy", "sortBy", "output"])?;
         let partition =
             spec.get("partitionBy").map(|by| Expression::parse(by, context)).transpose()?;
         let sort = match spec.get("sortBy") {
             None => SortPattern::parse(&Document::new())?,
-            Some(Bson::Document(sort)) => SortPattern::parse(sort)?,
-            Some(other) => {
-                return Err(fail(
-                    14,
-                    format!(
-                        "$setWindowFields 'sortBy' must be an object, found {}",
-                        type_name_of(other)
-                    ),
-                ));
-            }
+            Some(sort) => SortPattern::parse(sort.document(
+                ErrorCode::TYPE_MISMATCH,
+                "$setWindowFields 'sortBy' must be an object, found",
+            )?)?,
         };
         let Some(Bson::Document(fields)) = spec.get("output") else {
             return Err(fail(
-                40414,
+                ErrorCode::MISSING_FIELD,
                 "BSON field '$setWindowFields.output' is missing but a required field",
             ));
         };
         if fields.len() > MAX_OUTPUTS {
-            return Err(fail(
-                FAILED_TO_PARSE,
-                format!("$setWindowFields computes at most {MAX_OUTPUTS} fields"),
-            ));
+            return Err(QueryError::failed_to_parse(format!(
+                "$setWindowFields computes at most {MAX_OUTPUTS} fields"
+            )));
         }
         let outputs = fields
             .iter()
@@ -221,15 +202,13 @@ impl Rows<'_> {
 impl Function {
     fn parse(spec: &Bson, sort: &SortPattern, context: &ParseContext) -> Result<Self, QueryError> {
         let Bson::Document(spec) = spec else {
-            return Err(fail(
-                FAILED_TO_PARSE,
+            return Err(QueryError::failed_to_parse(
                 "The field must be an object with a window function",
             ));
         };
         let mut operators = spec.iter().filter(|(name, _)| *name != "window");
         let (Some((name, argument)), None) = (operators.next(), operators.next()) else {
-            return Err(fail(
-                FAILED_TO_PARSE,
+            return Err(QueryError::failed_to_parse(
                 "Expected a window function: an object with one operator and at most a 'window'",
             ));
         };
@@ -290,16 +269,18 @@ impl Function {
         let options = argument.as_document();
         let option = |name: &str| options.and_then(|options| options.get(name));
         let (Some(output), Some(by)) = (option("output"), option("by")) else {
-            return Err(fail(FAILED_TO_PARSE, "$shift requires 'output' and 'by'"));
+            return Err(QueryError::failed_to_parse("$shift requires 'output' and 'by'"));
         };
         let by = as_i64(by)
             .filter(|by| i32::try_from(*by).is_ok())
-            .ok_or_else(|| fail(FAILED_TO_PARSE, "'$shift:by' field must be an integer"))?;
+            .ok_or_else(|| QueryError::failed_to_parse("'$shift:by' field must be an integer"))?;
         let default = match option("default") {
             None => Bson::Null,
             Some(default) => {
                 Expression::parse(default, context)?.constant().cloned().ok_or_else(|| {
-                    fail(FAILED_TO_PARSE, "'$shift:default' expression must yield a constant value")
+                    QueryError::failed_to_parse(
+                        "'$shift:default' expression must yield a constant value",
+                    )
                 })?
             }
         };
@@ -308,8 +289,7 @@ impl Function {
 
     fn parse_average(argument: &Bson, context: &ParseContext) -> Result<Self, QueryError> {
         let wrong = || {
-            fail(
-                FAILED_TO_PARSE,
+            QueryError::failed_to_parse(
                 "$expMovingAvg requires 'input' and either 'N' (a positive integer) or 'alpha' \
                  (between 0 and 1, exclusive)",
             )

@@ -9,7 +9,8 @@ use super::{Child, Kind, Projection, Slice, Tree};
 use crate::error::{ErrorCode, QueryError};
 use crate::evaluate::ExpressionCompiler;
 use crate::matcher::Matcher;
-use crate::value::{MAX_NESTING, Number, is_truthy, type_name_of};
+use crate::typed::Typed;
+use crate::value::{MAX_NESTING, Number, is_truthy};
 
 /// The state of parsing one projection.
 pub(super) struct Parser<'a> {
@@ -257,9 +258,10 @@ impl<'a> Parser<'a> {
                 }
             },
             ("$elemMatch", true) => self.elem_match(field, argument, parent, depth),
-            ("$elemMatch", false) => {
-                Err(QueryError::new(ErrorCode(168), "Cannot use $elemMatch in this context"))
-            }
+            ("$elemMatch", false) => Err(QueryError::new(
+                ErrorCode::INVALID_PIPELINE_OPERATOR,
+                "Cannot use $elemMatch in this context",
+            )),
             ("$meta", _) => Err(QueryError::bad_value(
                 "$meta is not supported: this server keeps no text scores or sort keys",
             )),
@@ -277,15 +279,7 @@ impl<'a> Parser<'a> {
         parent: &mut Tree,
         depth: usize,
     ) -> Result<(), QueryError> {
-        if !matches!(argument, Bson::Document(_)) {
-            return Err(QueryError::location(
-                31274,
-                format!(
-                    "elemMatch: Invalid argument, object required, but got {}",
-                    type_name_of(argument)
-                ),
-            ));
-        }
+        argument.document(31274, "elemMatch: Invalid argument, object required, but got")?;
         if self.has_positional {
             return Err(QueryError::location(
                 31255,

@@ -7,25 +7,28 @@ use bson::oid::ObjectId;
 use bson::{Bson, DateTime};
 
 use super::{Evaluated, Positional, as_i64, convert_text, date_format, date_parse, exactly};
+use crate::error::ErrorCode;
 use crate::expression::operand::{Operand, is_true};
 use crate::expression::{ExpressionError, fail};
+use crate::typed::Typed;
 use crate::value::{Number, TypeSet};
 
-const CONVERSION_FAILURE: i32 = 241;
+/// The refusal of a value that has no counterpart in the wanted type.
+pub(in crate::expression) const CONVERSION_FAILURE: ErrorCode = ErrorCode(241);
 
 pub(super) static OPERATORS: &[Positional] = &[
-    exactly(1, "$type", |args| Ok(Some(args[0].type_name().into()))),
-    exactly(1, "$isNumber", |args| {
+    exactly(1, "$type", |args, _| Ok(Some(args[0].type_name().into()))),
+    exactly(1, "$isNumber", |args, _| {
         Ok(Some(Bson::Boolean(args[0].get().is_some_and(super::is_number))))
     }),
-    exactly(1, "$toBool", |args| to(args, Target::Bool)),
-    exactly(1, "$toDate", |args| to(args, Target::Date)),
-    exactly(1, "$toDecimal", |args| to(args, Target::Decimal)),
-    exactly(1, "$toDouble", |args| to(args, Target::Double)),
-    exactly(1, "$toInt", |args| to(args, Target::Int)),
-    exactly(1, "$toLong", |args| to(args, Target::Long)),
-    exactly(1, "$toObjectId", |args| to(args, Target::ObjectId)),
-    exactly(1, "$toString", |args| to(args, Target::String)),
+    exactly(1, "$toBool", |args, _| to(args, Target::Bool)),
+    exactly(1, "$toDate", |args, _| to(args, Target::Date)),
+    exactly(1, "$toDecimal", |args, _| to(args, Target::Decimal)),
+    exactly(1, "$toDouble", |args, _| to(args, Target::Double)),
+    exactly(1, "$toInt", |args, _| to(args, Target::Int)),
+    exactly(1, "$toLong", |args, _| to(args, Target::Long)),
+    exactly(1, "$toObjectId", |args, _| to(args, Target::ObjectId)),
+    exactly(1, "$toString", |args, _| to(args, Target::String)),
 ];
 
 fn to(args: &[Operand<'_>], target: Target) -> Evaluated {
@@ -68,13 +71,12 @@ impl Target {
                 return Ok(*target);
             }
             if name == "missing" || TypeSet::from_alias(name).is_none() {
-                return Err(fail(2, format!("Unknown type name: {name}")));
+                return Err(ExpressionError::bad_value(format!("Unknown type name: {name}")));
             }
             return Ok(Self::Other("that type"));
         }
         let Some(number) = as_i64(to) else {
-            return Err(fail(
-                9,
+            return Err(ExpressionError::failed_to_parse(
                 "$convert's 'to' argument must be a string or number that names a type",
             ));
         };
@@ -84,12 +86,9 @@ impl Target {
         let known = i32::try_from(number).ok().and_then(TypeSet::from_number);
         match known {
             Some(_) => Ok(Self::Other("that type")),
-            None => Err(fail(
-                9,
-                format!(
-                    "In $convert, numeric 'to' argument does not correspond to a BSON type: {number}"
-                ),
-            )),
+            None => Err(ExpressionError::failed_to_parse(format!(
+                "In $convert, numeric 'to' argument does not correspond to a BSON type: {number}"
+            ))),
         }
     }
 

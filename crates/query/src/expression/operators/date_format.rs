@@ -7,9 +7,11 @@ use bson::Bson;
 use super::calendar::Civil;
 use super::date::date_and_zone;
 use super::timezone::TimeZone;
-use super::{ByName, Evaluated, Named, optional, required};
+use super::{Evaluated, Named, optional, required};
 use crate::expression::operand::Operand;
 use crate::expression::{ExpressionError, fail};
+use crate::meter::Meter;
+use crate::typed::Typed;
 
 pub(super) static NAMED: &[Named] = &[Named {
     name: "$dateToString",
@@ -22,7 +24,7 @@ pub(super) static NAMED: &[Named] = &[Named {
         optional("timezone"),
         optional("onNull"),
     ],
-    evaluate: ByName::AtOnce(date_to_string),
+    evaluate: date_to_string,
 }];
 
 pub(super) const MONTHS: [&str; 12] = [
@@ -49,7 +51,7 @@ pub(super) fn iso(millis: i64) -> String {
     )
 }
 
-fn date_to_string(args: &[Option<Operand<'_>>]) -> Evaluated {
+fn date_to_string(args: &[Option<Operand<'_>>], _: &Meter) -> Evaluated {
     let zone = args[2].as_ref();
     if args[1].as_ref().is_some_and(Operand::is_nullish) {
         return Ok(Some(Bson::Null));

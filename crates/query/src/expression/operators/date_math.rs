@@ -10,12 +10,15 @@ use super::calendar::{Civil, DAY, days_in_month, days_of, millis_of};
 use super::date::{as_date, as_timezone, date_and_zone};
 use super::timezone::TimeZone;
 use super::{ByName, Evaluated, Field, Named, as_i64, optional, required};
+use crate::error::ErrorCode;
 use crate::expression::operand::Operand;
 use crate::expression::{ExpressionError, fail};
+use crate::meter::Meter;
+use crate::typed::Typed;
 
 pub(super) static NAMED: &[Named] = &[
-    mover("$dateAdd", |args| add("$dateAdd", args, 1)),
-    mover("$dateSubtract", |args| add("$dateSubtract", args, -1)),
+    mover("$dateAdd", |args, _| add("$dateAdd", args, 1)),
+    mover("$dateSubtract", |args, _| add("$dateSubtract", args, -1)),
     Named {
         name: "$dateDiff",
         bare: false,
@@ -28,7 +31,7 @@ pub(super) static NAMED: &[Named] = &[
             optional("timezone"),
             optional("startOfWeek"),
         ],
-        evaluate: ByName::AtOnce(diff),
+        evaluate: diff,
     },
     Named {
         name: "$dateTrunc",
@@ -42,7 +45,7 @@ pub(super) static NAMED: &[Named] = &[
             optional("timezone"),
             optional("startOfWeek"),
         ],
-        evaluate: ByName::AtOnce(trunc),
+        evaluate: trunc,
     },
 ];
 
@@ -53,14 +56,14 @@ const MOVER_FIELDS: &[Field] = &[
     optional("timezone"),
 ];
 
-const fn mover(name: &'static str, evaluate: fn(&[Option<Operand<'_>>]) -> Evaluated) -> Named {
+const fn mover(name: &'static str, evaluate: ByName) -> Named {
     Named {
         name,
         bare: false,
         not_an_object: 5166400,
         unknown_field: 5166401,
         fields: MOVER_FIELDS,
-        evaluate: ByName::AtOnce(evaluate),
+        evaluate,
     }
 }
 
@@ -78,10 +81,9 @@ fn unit(name: &str, arg: &Operand<'_>) -> Result<Option<Unit>, ExpressionError> 
         return Ok(None);
     }
     let Some(text) = arg.as_str() else {
-        return Err(fail(
-            5439013,
-            format!("{name} requires 'unit' to be a string, but got {}", arg.type_name()),
-        ));
+        return Err(
+            arg.wrong_type(5439013, format_args!("{name} requires 'unit' to be a string, but got"))
+        );
     };
     Ok(Some(match text {
         "year" => Unit::Months(12),
@@ -94,12 +96,9 @@ fn unit(name: &str, arg: &Operand<'_>) -> Result<Option<Unit>, ExpressionError> 
         "second" => Unit::Millis(1000),
         "millisecond" => Unit::Millis(1),
         _ => {
-            return Err(fail(
-                9,
-                format!(
-                    "{name} parameter 'unit' value cannot be recognized as a time unit: {text}"
-                ),
-            ));
+            return Err(ExpressionError::failed_to_parse(format!(
+                "{name} parameter 'unit' value cannot be recognized as a time unit: {text}"
+            )));
         }
     }))
 }
@@ -116,18 +115,15 @@ fn start_of_week(name: &str, arg: Option<&Operand<'_>>) -> Result<Option<i64>, E
     let known = |day: &&str| **day == text || (text.len() == 3 && day.starts_with(&text));
     match DAYS.iter().position(known) {
         Some(position) => Ok(Some(position as i64 + 1)),
-        None => Err(fail(
-            9,
-            format!(
-                "{name} parameter 'startOfWeek' value cannot be recognized as a day of a week: {}",
-                arg.shown()
-            ),
-        )),
+        None => Err(ExpressionError::failed_to_parse(format!(
+            "{name} parameter 'startOfWeek' value cannot be recognized as a day of a week: {}",
+            arg.shown()
+        ))),
     }
 }
 
 fn overflow(name: &str) -> ExpressionError {
-    fail(15, format!("{name} overflowed: the result is no date"))
+    fail(ErrorCode::OVERFLOW, format!("{name} overflowed: the result is no date"))
 }
 
 fn date(millis: i64) -> Bson {
@@ -200,7 +196,7 @@ fn units_before(moment: i64, unit: Unit, week_start: i64, zone: TimeZone) -> i64
     }
 }
 
-fn diff(args: &[Option<Operand<'_>>]) -> Evaluated {
+fn diff(args: &[Option<Operand<'_>>], _: &Meter) -> Evaluated {
     let [Some(start), Some(end), Some(unit_arg), zone, week] = args else { return Ok(None) };
     let Some(zone) = as_timezone(zone.as_ref())? else { return Ok(Some(Bson::Null)) };
     let Some(unit) = unit("$dateDiff", unit_arg)? else { return Ok(Some(Bson::Null)) };
@@ -215,7 +211,7 @@ fn diff(args: &[Option<Operand<'_>>]) -> Evaluated {
     Ok(Some(Bson::Int64(difference)))
 }
 
-fn trunc(args: &[Option<Operand<'_>>]) -> Evaluated {
+fn trunc(args: &[Option<Operand<'_>>], _: &Meter) -> Evaluated {
     let [date_arg, Some(unit_arg), bin, zone, week] = args else { return Ok(None) };
     let Some(unit) = unit("$dateTrunc", unit_arg)? else { return Ok(Some(Bson::Null)) };
     let bin = match bin {

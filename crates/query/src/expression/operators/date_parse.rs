@@ -4,14 +4,15 @@
 use bson::{Bson, DateTime};
 
 use super::calendar::{Civil, iso_year_start, millis_of};
+use super::convert::CONVERSION_FAILURE;
 use super::date::as_timezone;
 use super::date_format::{MONTHS, format_argument};
 use super::timezone::{TimeZone, parse_offset};
-use super::{ByName, Evaluated, Named, optional, required};
+use super::{Evaluated, Named, optional, required};
 use crate::expression::operand::Operand;
 use crate::expression::{ExpressionError, fail};
-
-const CONVERSION_FAILURE: i32 = 241;
+use crate::meter::Meter;
+use crate::typed::Typed;
 
 pub(super) static NAMED: &[Named] = &[Named {
     name: "$dateFromString",
@@ -25,10 +26,10 @@ pub(super) static NAMED: &[Named] = &[Named {
         optional("onNull"),
         optional("onError"),
     ],
-    evaluate: ByName::AtOnce(date_from_string),
+    evaluate: date_from_string,
 }];
 
-fn date_from_string(args: &[Option<Operand<'_>>]) -> Evaluated {
+fn date_from_string(args: &[Option<Operand<'_>>], _: &Meter) -> Evaluated {
     let text = args[0].as_ref().unwrap_or(&Operand::MISSING);
     if text.is_nullish() {
         return Ok(match &args[3] {
@@ -58,7 +59,7 @@ fn date_from_string(args: &[Option<Operand<'_>>]) -> Evaluated {
     };
     match (parsed, &args[4]) {
         (Ok(millis), _) => Ok(Some(Bson::DateTime(DateTime::from_millis(millis)))),
-        (Err(error), Some(on_error)) if error.code().0 == CONVERSION_FAILURE => {
+        (Err(error), Some(on_error)) if error.code() == CONVERSION_FAILURE => {
             Ok(on_error.get().cloned())
         }
         (Err(error), _) => Err(error),
