@@ -61,6 +61,16 @@ impl QueryError {
     }
 }
 
+/// The refusal with this code and text.
+pub(crate) fn fail(code: impl Into<ErrorCode>, message: impl Into<String>) -> QueryError {
+    QueryError::new(code.into(), message)
+}
+
+/// The same refusal with the place it arose in put before its text.
+pub(crate) fn caused_by(error: &QueryError, place: &str) -> QueryError {
+    fail(error.code(), format!("{place} :: caused by :: {}", error.message()))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

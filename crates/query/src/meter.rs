@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use bson::Bson;
 
-use crate::error::{ErrorCode, QueryError};
+use crate::error::{ErrorCode, QueryError, fail};
 
 /// The most bytes that one operation may hold, unless its caller says otherwise.
 pub(crate) const MAX_OPERATION_BYTES: usize = 100 * 1024 * 1024;
@@ -337,7 +337,7 @@ impl Meter {
     }
 
     fn exceeded(&self, holder: &str) -> QueryError {
-        QueryError::new(
+        fail(
             ErrorCode::QUERY_EXCEEDED_MEMORY_LIMIT,
             format!(
                 "{holder} exceeded the memory limit of {} bytes for one operation and cannot put \
@@ -349,7 +349,7 @@ impl Meter {
 }
 
 fn exhausted(holder: &str, process: &ProcessMemory) -> QueryError {
-    QueryError::new(
+    fail(
         ErrorCode::EXCEEDED_MEMORY_LIMIT,
         format!(
             "{holder} cannot have more memory: the operations of this server together hold its \

@@ -7,8 +7,8 @@
 
 use bson::{Bson, Document};
 
-use super::{ExpressionError, MAX_INTERMEDIATE_BYTES, fail};
-use crate::error::ErrorCode;
+use super::MAX_INTERMEDIATE_BYTES;
+use crate::error::{ErrorCode, QueryError, fail};
 use crate::value::MAX_NESTING;
 
 /// What one value costs besides its payload.
@@ -26,17 +26,13 @@ pub(crate) struct Budget {
 
 impl Budget {
     /// Draws what a value costs.
-    pub(crate) fn draw(&mut self, operator: &str, value: &Bson) -> Result<(), ExpressionError> {
+    pub(crate) fn draw(&mut self, operator: &str, value: &Bson) -> Result<(), QueryError> {
         let size = measure(value, 0).ok_or_else(too_deep)?;
         self.draw_bytes(operator, size)
     }
 
     /// Draws a number of bytes.
-    pub(crate) fn draw_bytes(
-        &mut self,
-        operator: &str,
-        bytes: usize,
-    ) -> Result<(), ExpressionError> {
+    pub(crate) fn draw_bytes(&mut self, operator: &str, bytes: usize) -> Result<(), QueryError> {
         self.used = self.used.saturating_add(bytes);
         if self.used > MAX_INTERMEDIATE_BYTES {
             return Err(too_large(operator, self.used));
@@ -46,8 +42,8 @@ impl Budget {
 }
 
 /// The refusal of an operator whose result would be too large.
-pub(crate) fn too_large(operator: &str, bytes: usize) -> ExpressionError {
-    ExpressionError::new(
+pub(crate) fn too_large(operator: &str, bytes: usize) -> QueryError {
+    fail(
         ErrorCode::QUERY_EXCEEDED_MEMORY_LIMIT,
         format!(
             "{operator} would use too much memory ({bytes} bytes) and cannot spill to disk. Memory \
@@ -61,16 +57,16 @@ pub(crate) fn too_large(operator: &str, bytes: usize) -> ExpressionError {
 /// # Errors
 ///
 /// If it is nested too deeply.
-pub(crate) fn cost(value: &Bson) -> Result<usize, ExpressionError> {
+pub(crate) fn cost(value: &Bson) -> Result<usize, QueryError> {
     measure(value, 0).ok_or_else(too_deep)
 }
 
 /// What a field of a document costs. Its table grows by doubling, and a name has a place of its own.
-pub(crate) fn field_cost(name: &str, value: &Bson) -> Result<usize, ExpressionError> {
+pub(crate) fn field_cost(name: &str, value: &Bson) -> Result<usize, QueryError> {
     Ok(2 * FIELD_OVERHEAD + name.len() + ELEMENT_OVERHEAD + cost(value)?)
 }
 
-fn too_deep() -> ExpressionError {
+fn too_deep() -> QueryError {
     fail(
         ErrorCode::OVERFLOW,
         format!("a computed value is nested deeper than {MAX_NESTING} levels"),

@@ -11,11 +11,11 @@ use super::operand::Operand;
 use super::operators::{self, CONVERSION_FAILURE, Named, Positional, RegexKind, SortBy};
 use super::path::FieldPath;
 use super::variables::{Frame, Scope};
-use super::{ExpressionError, fail};
+use crate::error::{QueryError, fail};
 use crate::meter::{Charge, Kept, push, steps_to_copy};
 use crate::typed::Typed;
 
-type Result<T> = std::result::Result<T, ExpressionError>;
+type Result<T> = std::result::Result<T, QueryError>;
 
 impl Node {
     pub(super) fn evaluate<'a>(&'a self, frame: Frame<'a>) -> Result<Operand<'a>> {

@@ -22,8 +22,9 @@ mod trigonometry;
 
 use bson::Bson;
 
+use super::cost;
 use super::operand::{Operand, SMALL};
-use super::{ExpressionError, cost, fail};
+use crate::error::{QueryError, fail};
 use crate::meter::{Meter, steps_to_copy};
 use crate::value::Number;
 
@@ -33,7 +34,7 @@ pub(super) use object::{GET_FIELD, SET_FIELD};
 pub(super) use regex::{Compiled, RegexKind};
 
 /// What an operator yields; `None` is missing.
-pub(super) type Evaluated = Result<Option<Bson>, ExpressionError>;
+pub(super) type Evaluated = Result<Option<Bson>, QueryError>;
 
 /// An operator whose arguments are a list.
 pub(super) struct Positional {
@@ -82,7 +83,7 @@ pub(super) enum Arity {
 impl Arity {
     /// Refuses a number of arguments that does not fit; past this, indexing up to the minimum is
     /// safe.
-    pub(super) fn check(self, name: &str, given: usize) -> Result<(), ExpressionError> {
+    pub(super) fn check(self, name: &str, given: usize) -> Result<(), QueryError> {
         match self {
             Self::Exactly(wanted) if given != wanted => Err(fail(
                 16020,
@@ -127,7 +128,7 @@ pub(super) type ByName = fn(&[Option<Operand<'_>>], &Meter) -> Evaluated;
 
 /// Takes room for a result that is about to be made, and gives it back at once: the result is charged when it
 /// is there. What does not fit is never made.
-pub(super) fn room(operator: &str, bytes: usize, meter: &Meter) -> Result<(), ExpressionError> {
+pub(super) fn room(operator: &str, bytes: usize, meter: &Meter) -> Result<(), QueryError> {
     if bytes < SMALL {
         return Ok(());
     }
@@ -136,7 +137,7 @@ pub(super) fn room(operator: &str, bytes: usize, meter: &Meter) -> Result<(), Ex
 }
 
 /// A copy of a part of a value, for which there is room.
-pub(super) fn part(operator: &str, value: &Bson, meter: &Meter) -> Result<Bson, ExpressionError> {
+pub(super) fn part(operator: &str, value: &Bson, meter: &Meter) -> Result<Bson, QueryError> {
     room(operator, cost(value)?, meter)?;
     Ok(value.clone())
 }

@@ -7,12 +7,12 @@ use std::collections::{BTreeSet, HashMap};
 
 use bson::{Bson, Document};
 
+use super::MAX_EXPRESSION_DEPTH;
 use super::node::{Base, Node};
 use super::operators::{self, Arity, Named, Positional};
 use super::path::FieldPath;
 use super::variables::{Frame, Variables};
-use super::{ExpressionError, MAX_EXPRESSION_DEPTH, fail};
-use crate::error::ErrorCode;
+use crate::error::{ErrorCode, QueryError, fail};
 use crate::meter::Meter;
 use crate::typed::Typed;
 
@@ -49,12 +49,12 @@ impl ParseContext {
 }
 
 /// Reads an expression.
-pub(super) fn parse(value: &Bson, context: &ParseContext) -> Result<Node, ExpressionError> {
+pub(super) fn parse(value: &Bson, context: &ParseContext) -> Result<Node, QueryError> {
     Parser { context, locals: Locals::default(), depth: 0 }.expression(value)
 }
 
 /// Refuses names that no variable of a user may have.
-pub(crate) fn check_variable_name(name: &str) -> Result<(), ExpressionError> {
+pub(crate) fn check_variable_name(name: &str) -> Result<(), QueryError> {
     let Some(first) = name.chars().next() else {
         return Err(fail(16866, "empty variable names are not allowed"));
     };
@@ -113,7 +113,7 @@ impl Locals {
 }
 
 impl Parser<'_> {
-    pub(super) fn expression(&mut self, value: &Bson) -> Result<Node, ExpressionError> {
+    pub(super) fn expression(&mut self, value: &Bson) -> Result<Node, QueryError> {
         if self.depth >= MAX_EXPRESSION_DEPTH {
             return Err(fail(
                 ErrorCode::OVERFLOW,
@@ -131,15 +131,15 @@ impl Parser<'_> {
         node.map(fold)
     }
 
-    pub(super) fn boxed(&mut self, value: &Bson) -> Result<Box<Node>, ExpressionError> {
+    pub(super) fn boxed(&mut self, value: &Bson) -> Result<Box<Node>, QueryError> {
         self.expression(value).map(Box::new)
     }
 
-    pub(super) fn all(&mut self, values: &[Bson]) -> Result<Vec<Node>, ExpressionError> {
+    pub(super) fn all(&mut self, values: &[Bson]) -> Result<Vec<Node>, QueryError> {
         values.iter().map(|value| self.expression(value)).collect()
     }
 
-    fn document(&mut self, document: &Document) -> Result<Node, ExpressionError> {
+    fn document(&mut self, document: &Document) -> Result<Node, QueryError> {
         if let Some((name, argument)) = document.iter().next()
             && name.starts_with('$')
         {
@@ -179,7 +179,7 @@ impl Parser<'_> {
         Ok(Node::Object(fields))
     }
 
-    fn path(&self, text: &str) -> Result<Node, ExpressionError> {
+    fn path(&self, text: &str) -> Result<Node, QueryError> {
         if let Some(variable) = text.strip_prefix("$$") {
             let (name, rest) = match variable.split_once('.') {
                 Some((name, rest)) => (name, Some(rest)),
@@ -204,7 +204,7 @@ impl Parser<'_> {
     }
 
     /// The variable of a name, or the constant it stands for.
-    fn base(&self, name: &str) -> Result<Result<Base, Bson>, ExpressionError> {
+    fn base(&self, name: &str) -> Result<Result<Base, Bson>, QueryError> {
         if let Some(slot) = self.locals.slot(name) {
             return Ok(Ok(Base::Slot(slot)));
         }
@@ -223,7 +223,7 @@ impl Parser<'_> {
         }))
     }
 
-    fn operator(&mut self, name: &str, argument: &Bson) -> Result<Node, ExpressionError> {
+    fn operator(&mut self, name: &str, argument: &Bson) -> Result<Node, QueryError> {
         match name {
             "$literal" | "$const" => Ok(Node::Constant(argument.clone())),
             "$and" => self.all(as_list(argument)).map(Node::And),
@@ -262,17 +262,13 @@ impl Parser<'_> {
         &mut self,
         operator: &'static Positional,
         argument: &Bson,
-    ) -> Result<Node, ExpressionError> {
+    ) -> Result<Node, QueryError> {
         let arguments = as_list(argument);
         operator.arity.check(operator.name, arguments.len())?;
         Ok(Node::Positional(operator, self.all(arguments)?))
     }
 
-    fn named(
-        &mut self,
-        operator: &'static Named,
-        argument: &Bson,
-    ) -> Result<Node, ExpressionError> {
+    fn named(&mut self, operator: &'static Named, argument: &Bson) -> Result<Node, QueryError> {
         let name = operator.name;
         let fields = match argument {
             Bson::Document(fields) if !(operator.bare && is_operator(fields)) => fields,
@@ -311,7 +307,7 @@ impl Parser<'_> {
     }
 }
 
-pub(super) fn unrecognized(name: &str) -> ExpressionError {
+pub(super) fn unrecognized(name: &str) -> QueryError {
     fail(ErrorCode::INVALID_PIPELINE_OPERATOR, format!("Unrecognized expression '{name}'"))
 }
 

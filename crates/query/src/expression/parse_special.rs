@@ -8,12 +8,11 @@ use super::operand::Operand;
 use super::operators::{self, Arity};
 use super::parse::{Parser, as_list, check_variable_name, is_operator, unrecognized};
 use super::path::FieldPath;
-use super::{ExpressionError, fail};
-use crate::error::ErrorCode;
+use crate::error::{ErrorCode, QueryError, fail};
 use crate::typed::{Typed, unknown_field};
 
 impl Parser<'_> {
-    pub(super) fn cond(&mut self, argument: &Bson) -> Result<Node, ExpressionError> {
+    pub(super) fn cond(&mut self, argument: &Bson) -> Result<Node, QueryError> {
         let parts = match argument {
             Bson::Document(fields) if !is_operator(fields) => {
                 let parts = Fields::new("$cond", fields, &["if", "then", "else"], 17083)?;
@@ -37,7 +36,7 @@ impl Parser<'_> {
         ])))
     }
 
-    pub(super) fn if_null(&mut self, argument: &Bson) -> Result<Node, ExpressionError> {
+    pub(super) fn if_null(&mut self, argument: &Bson) -> Result<Node, QueryError> {
         let parts = as_list(argument);
         if parts.len() < 2 {
             return Err(fail(
@@ -48,7 +47,7 @@ impl Parser<'_> {
         self.all(parts).map(Node::IfNull)
     }
 
-    pub(super) fn switch(&mut self, argument: &Bson) -> Result<Node, ExpressionError> {
+    pub(super) fn switch(&mut self, argument: &Bson) -> Result<Node, QueryError> {
         let fields = object("$switch", argument, 40060)?;
         let fields = Fields::new("$switch", fields, &["branches", "default"], 40067)?;
         let listed = match fields.get("branches") {
@@ -68,7 +67,7 @@ impl Parser<'_> {
         Ok(Node::Switch { branches, default })
     }
 
-    pub(super) fn branch(&mut self, branch: &Bson) -> Result<(Node, Node), ExpressionError> {
+    pub(super) fn branch(&mut self, branch: &Bson) -> Result<(Node, Node), QueryError> {
         let branch =
             branch.document(40062, "$switch expected each branch to be an object, found:")?;
         if let Some(unknown) = branch.keys().find(|key| !matches!(key.as_str(), "case" | "then")) {
@@ -86,7 +85,7 @@ impl Parser<'_> {
         Ok((self.expression(case)?, self.expression(then)?))
     }
 
-    pub(super) fn let_expression(&mut self, argument: &Bson) -> Result<Node, ExpressionError> {
+    pub(super) fn let_expression(&mut self, argument: &Bson) -> Result<Node, QueryError> {
         let fields = only_object("$let", argument, 16874)?;
         let fields = Fields::new("$let", fields, &["vars", "in"], 16875)?;
         let vars = fields.parameter("vars", 16876)?;
@@ -107,11 +106,7 @@ impl Parser<'_> {
     }
 
     /// Reads an expression in which the given names are bound.
-    pub(super) fn within(
-        &mut self,
-        names: &[&str],
-        body: &Bson,
-    ) -> Result<Box<Node>, ExpressionError> {
+    pub(super) fn within(&mut self, names: &[&str], body: &Bson) -> Result<Box<Node>, QueryError> {
         let outer = self.locals.len();
         names.iter().for_each(|name| self.locals.bind(name));
         let body = self.boxed(body);
@@ -120,10 +115,7 @@ impl Parser<'_> {
     }
 
     /// The name under which `$map` and `$filter` show each element.
-    pub(super) fn element_name<'b>(
-        &self,
-        name: Option<&'b Bson>,
-    ) -> Result<&'b str, ExpressionError> {
+    pub(super) fn element_name<'b>(&self, name: Option<&'b Bson>) -> Result<&'b str, QueryError> {
         match name {
             None => Ok("this"),
             Some(name) => {
@@ -134,7 +126,7 @@ impl Parser<'_> {
         }
     }
 
-    pub(super) fn map(&mut self, argument: &Bson) -> Result<Node, ExpressionError> {
+    pub(super) fn map(&mut self, argument: &Bson) -> Result<Node, QueryError> {
         let fields = only_object("$map", argument, 16878)?;
         let fields = Fields::new("$map", fields, &["input", "as", "in"], 16879)?;
         let input = fields.parameter("input", 16880)?;
@@ -145,7 +137,7 @@ impl Parser<'_> {
         Ok(Node::Map { input, slot, body: self.within(&[name], body)? })
     }
 
-    pub(super) fn filter(&mut self, argument: &Bson) -> Result<Node, ExpressionError> {
+    pub(super) fn filter(&mut self, argument: &Bson) -> Result<Node, QueryError> {
         let fields = only_object("$filter", argument, 28646)?;
         let fields = Fields::new("$filter", fields, &["input", "as", "cond", "limit"], 28647)?;
         let input = fields.parameter("input", 28648)?;
@@ -157,7 +149,7 @@ impl Parser<'_> {
         Ok(Node::Filter { input, slot, condition: self.within(&[name], condition)?, limit })
     }
 
-    pub(super) fn reduce(&mut self, argument: &Bson) -> Result<Node, ExpressionError> {
+    pub(super) fn reduce(&mut self, argument: &Bson) -> Result<Node, QueryError> {
         let fields = object("$reduce", argument, 40075)?;
         let fields = Fields::new("$reduce", fields, &["input", "initialValue", "in"], 40076)?;
         let input = self.boxed(fields.specified("input", 40077)?)?;
@@ -167,7 +159,7 @@ impl Parser<'_> {
         Ok(Node::Reduce { input, initial, first_slot, body })
     }
 
-    pub(super) fn zip(&mut self, argument: &Bson) -> Result<Node, ExpressionError> {
+    pub(super) fn zip(&mut self, argument: &Bson) -> Result<Node, QueryError> {
         let fields =
             argument.document(34460, "$zip only supports an object as an argument, found")?;
         let fields =
@@ -197,7 +189,7 @@ impl Parser<'_> {
         Ok(Node::Zip { inputs, use_longest, defaults })
     }
 
-    pub(super) fn sort_array(&mut self, argument: &Bson) -> Result<Node, ExpressionError> {
+    pub(super) fn sort_array(&mut self, argument: &Bson) -> Result<Node, QueryError> {
         let fields = object("$sortArray", argument, 2942500)?;
         let fields = Fields::new("$sortArray", fields, &["input", "sortBy"], 2942501)?;
         let input = fields.specified("input", 2942502)?;
@@ -207,7 +199,7 @@ impl Parser<'_> {
 
     /// `$getField` takes a name alone, or a name and a document. A name is not a path: `"$a"` is an
     /// expression, `{ $literal: "$a" }` the field called `$a`.
-    pub(super) fn get_field(&mut self, argument: &Bson) -> Result<Node, ExpressionError> {
+    pub(super) fn get_field(&mut self, argument: &Bson) -> Result<Node, QueryError> {
         let whole = Bson::String("$$CURRENT".to_owned());
         let (field, input) = match argument {
             Bson::Document(fields) if !is_operator(fields) => {
@@ -229,19 +221,19 @@ impl Parser<'_> {
         Ok(Node::Positional(&operators::GET_FIELD, vec![field, input]))
     }
 
-    pub(super) fn convert(&mut self, argument: &Bson) -> Result<Node, ExpressionError> {
+    pub(super) fn convert(&mut self, argument: &Bson) -> Result<Node, QueryError> {
         let wanted = "$convert expects an object of named arguments but found:";
         let fields = argument.document(ErrorCode::FAILED_TO_PARSE, wanted)?;
         if let Some(unknown) =
             unknown_field(fields, &["input", "to", "onError", "onNull", "format"])
         {
-            return Err(ExpressionError::failed_to_parse(format!(
+            return Err(QueryError::failed_to_parse(format!(
                 "$convert found an unknown argument: {unknown}"
             )));
         }
         let required = |name: &str| {
             let missing = || format!("Missing '{name}' parameter to $convert");
-            fields.get(name).ok_or_else(|| ExpressionError::failed_to_parse(missing()))
+            fields.get(name).ok_or_else(|| QueryError::failed_to_parse(missing()))
         };
         let input = self.expression(required("input")?)?;
         let to = self.expression(required("to")?)?;
@@ -250,7 +242,7 @@ impl Parser<'_> {
         Ok(Node::Convert(Box::new(Convert { input, to, on_error, on_null })))
     }
 
-    pub(super) fn regex(&mut self, name: &str, argument: &Bson) -> Result<Node, ExpressionError> {
+    pub(super) fn regex(&mut self, name: &str, argument: &Bson) -> Result<Node, QueryError> {
         let fields = argument.document(
             51103,
             format_args!("{name} expects an object of named arguments but found:"),
@@ -282,7 +274,7 @@ impl Parser<'_> {
     }
 
     /// `$unsetField` is `$setField` with `$$REMOVE`.
-    pub(super) fn unset_field(&mut self, argument: &Bson) -> Result<Node, ExpressionError> {
+    pub(super) fn unset_field(&mut self, argument: &Bson) -> Result<Node, QueryError> {
         let fields = object("$unsetField", argument, 4161100)?;
         let fields = Fields::new("$unsetField", fields, &["field", "input"], 4161101)?;
         let field = fields.specified("field", 4161102)?;
@@ -308,7 +300,7 @@ impl<'a> Fields<'a> {
         fields: &'a Document,
         known: &[&str],
         code: i32,
-    ) -> Result<Self, ExpressionError> {
+    ) -> Result<Self, QueryError> {
         match unknown_field(fields, known) {
             None => Ok(Self { operator, fields }),
             Some(unknown) => {
@@ -322,23 +314,19 @@ impl<'a> Fields<'a> {
     }
 
     /// A field that must be there, in the words of the older operators.
-    fn parameter(&self, name: &str, code: i32) -> Result<&'a Bson, ExpressionError> {
+    fn parameter(&self, name: &str, code: i32) -> Result<&'a Bson, QueryError> {
         let missing = || fail(code, format!("Missing '{name}' parameter to {}", self.operator));
         self.get(name).ok_or_else(missing)
     }
 
     /// A field that must be there, in the words of the newer operators.
-    fn specified(&self, name: &str, code: i32) -> Result<&'a Bson, ExpressionError> {
+    fn specified(&self, name: &str, code: i32) -> Result<&'a Bson, QueryError> {
         let missing = || fail(code, format!("{} requires '{name}' to be specified", self.operator));
         self.get(name).ok_or_else(missing)
     }
 }
 
-fn object<'a>(
-    operator: &str,
-    argument: &'a Bson,
-    code: i32,
-) -> Result<&'a Document, ExpressionError> {
+fn object<'a>(operator: &str, argument: &'a Bson, code: i32) -> Result<&'a Document, QueryError> {
     argument.document(code, format_args!("{operator} requires an object as an argument, found:"))
 }
 
@@ -346,7 +334,7 @@ fn only_object<'a>(
     operator: &str,
     argument: &'a Bson,
     code: i32,
-) -> Result<&'a Document, ExpressionError> {
+) -> Result<&'a Document, QueryError> {
     argument
         .as_document()
         .ok_or_else(|| fail(code, format!("{operator} only supports an object as its argument")))

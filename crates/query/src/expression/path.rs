@@ -5,9 +5,9 @@
 
 use bson::{Bson, Document};
 
+use super::MAX_EXPRESSION_DEPTH;
 use super::operand::Operand;
-use super::{ExpressionError, MAX_EXPRESSION_DEPTH, fail};
-use crate::error::ErrorCode;
+use crate::error::{ErrorCode, QueryError, fail};
 
 /// The components of a dotted path, possibly none.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
@@ -15,7 +15,7 @@ pub(crate) struct FieldPath(Box<[String]>);
 
 impl FieldPath {
     /// Reads a dotted path such as `a.b.c`.
-    pub(crate) fn parse(text: &str) -> Result<Self, ExpressionError> {
+    pub(crate) fn parse(text: &str) -> Result<Self, QueryError> {
         if text.ends_with('.') {
             return Err(fail(40353, "FieldPath must not end with a '.'."));
         }
@@ -73,7 +73,7 @@ pub(crate) fn is_reference_field(name: &str) -> bool {
     matches!(name, "$ref" | "$id" | "$db")
 }
 
-fn check_component(component: &str) -> Result<(), ExpressionError> {
+fn check_component(component: &str) -> Result<(), QueryError> {
     if component.is_empty() {
         return Err(fail(15998, "FieldPath field names may not be empty strings."));
     }

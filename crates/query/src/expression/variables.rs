@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use bson::{Bson, DateTime, Document, Timestamp};
 
 use super::operand::Operand;
-use super::{ExpressionError, fail};
+use crate::error::{QueryError, fail};
 use crate::meter::{Interrupt, Meter};
 
 /// The values that one operation's expressions share.
@@ -70,7 +70,7 @@ impl Variables {
     }
 
     /// Counts a step of a loop, and asks from time to time whether to go on.
-    pub(crate) fn step(&self) -> Result<(), ExpressionError> {
+    pub(crate) fn step(&self) -> Result<(), QueryError> {
         self.meter.step()
     }
 
@@ -100,11 +100,11 @@ impl Variables {
         self.user.get(name)?.as_ref()
     }
 
-    pub(super) fn now(&self) -> Result<Bson, ExpressionError> {
+    pub(super) fn now(&self) -> Result<Bson, QueryError> {
         self.now.map(Bson::DateTime).ok_or_else(|| unavailable("NOW"))
     }
 
-    pub(super) fn cluster_time(&self) -> Result<Bson, ExpressionError> {
+    pub(super) fn cluster_time(&self) -> Result<Bson, QueryError> {
         self.cluster_time.map(Bson::Timestamp).ok_or_else(|| unavailable("CLUSTER_TIME"))
     }
 
@@ -114,7 +114,7 @@ impl Variables {
     }
 }
 
-fn unavailable(name: &str) -> ExpressionError {
+fn unavailable(name: &str) -> QueryError {
     fail(51144, format!("Builtin variable '$${name}' is not available"))
 }
 

@@ -7,13 +7,12 @@ use bson::{Bson, Document};
 
 use super::memory::Memory;
 use super::sort::parse_pattern;
-use crate::error::{ErrorCode, QueryError};
+use crate::error::{ErrorCode, QueryError, fail};
 use crate::expression::operators::accumulate::{
     Deviation, Sum, check_method, count, percentiles_of_sorted, shares,
 };
 use crate::expression::{
-    Dependencies, Expression, Frame, Operand, ParseContext, approximate_value_size, fail,
-    field_cost,
+    Dependencies, Expression, Frame, Operand, ParseContext, approximate_value_size, field_cost,
 };
 use crate::meter::{Meter, make_place, push};
 use crate::sort::{SortKey, SortPattern};

@@ -9,7 +9,7 @@ use bson::{Bson, Document, RawDocument};
 
 use super::Pipeline;
 use super::stage::Stage;
-use crate::error::{ErrorCode, QueryError};
+use crate::error::{ErrorCode, QueryError, fail};
 use crate::expression::{Dependencies, Expression, ParseContext};
 use crate::value::raw_scan::RawScan;
 
@@ -96,10 +96,7 @@ impl Decoder {
     /// If the bytes are not valid BSON.
     pub fn decode(&self, raw: &RawDocument) -> Result<Document, QueryError> {
         self.decode_fields(raw).map_err(|_| {
-            QueryError::new(
-                ErrorCode::FAILED_TO_PARSE,
-                "a stored document is malformed; run validate",
-            )
+            fail(ErrorCode::FAILED_TO_PARSE, "a stored document is malformed; run validate")
         })
     }
 

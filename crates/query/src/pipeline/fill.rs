@@ -6,8 +6,8 @@ use super::output::check_known;
 use super::project::AddFields;
 use super::stage::Stage;
 use super::window::WindowStage;
-use crate::error::{ErrorCode, QueryError};
-use crate::expression::{FieldPath, ParseContext, fail};
+use crate::error::{ErrorCode, QueryError, fail};
+use crate::expression::{FieldPath, ParseContext};
 use crate::typed::Typed;
 
 /// Reads the stage as a `$setWindowFields` for the methods and an `$addFields` for the values.

@@ -10,8 +10,8 @@ use super::accumulator::{Accumulator, State};
 use super::memory::Memory;
 use super::stage::{Stage, deferred_stream};
 use super::{Decoder, Documents, Run, StoredDocuments};
-use crate::error::QueryError;
-use crate::expression::{Dependencies, Expression, Frame, Operand, ParseContext, fail};
+use crate::error::{QueryError, fail};
+use crate::expression::{Dependencies, Expression, Frame, Operand, ParseContext};
 use crate::meter::{Kept, Meter, push};
 use crate::value::{GroupKey, PARTS, compare};
 

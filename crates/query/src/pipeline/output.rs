@@ -5,8 +5,8 @@ use std::sync::Arc;
 use bson::{Bson, Document};
 
 use super::{Environment, Pipeline};
-use crate::error::{ErrorCode, QueryError};
-use crate::expression::{Expression, ParseContext, Variables, fail};
+use crate::error::{ErrorCode, QueryError, fail};
+use crate::expression::{Expression, ParseContext, Variables};
 use crate::typed::{Typed, unknown_field};
 
 /// The most fields that tell which document a new one meets: those of one index.

@@ -18,10 +18,10 @@ use super::system::SystemStage;
 use super::unwind::Unwind;
 use super::window::WindowStage;
 use super::{MAX_PIPELINE_DEPTH, MAX_STAGES, Pipeline};
-use crate::error::{ErrorCode, QueryError};
+use crate::error::{ErrorCode, QueryError, fail};
 use crate::expression::operators::as_i64;
 use crate::expression::{
-    Compiler, Expression, FieldPath, ParseContext, Variables, check_variable_name, fail,
+    Compiler, Expression, FieldPath, ParseContext, Variables, check_variable_name,
 };
 use crate::matcher::Matcher;
 use crate::typed::{Typed, unknown_field};

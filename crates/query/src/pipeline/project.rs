@@ -7,10 +7,9 @@ use std::collections::HashMap;
 
 use bson::{Bson, Document};
 
-use crate::error::{ErrorCode, QueryError};
+use crate::error::{ErrorCode, QueryError, caused_by, fail};
 use crate::expression::{
-    Dependencies, Expression, FieldPath, Frame, MAX_EXPRESSION_DEPTH, ParseContext, Variables,
-    caused_by, cost, fail,
+    Dependencies, Expression, FieldPath, Frame, MAX_EXPRESSION_DEPTH, ParseContext, Variables, cost,
 };
 use crate::meter::Charge;
 use crate::typed::Typed;

@@ -2,8 +2,8 @@
 
 use bson::{Bson, Document};
 
-use crate::error::QueryError;
-use crate::expression::{Expression, Frame, Variables, fail};
+use crate::error::{QueryError, fail};
+use crate::expression::{Expression, Frame, Variables};
 use crate::value::MAX_NESTING;
 
 /// What is left of a document; `None` if nothing is.

@@ -4,8 +4,8 @@ use bson::{Bson, Document};
 
 use super::memory::Memory;
 use super::{Documents, Run};
-use crate::error::QueryError;
-use crate::expression::{FieldPath, fail};
+use crate::error::{QueryError, fail};
+use crate::expression::FieldPath;
 use crate::typed::Typed;
 
 /// The options of the stage.

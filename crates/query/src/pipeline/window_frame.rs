@@ -2,8 +2,7 @@
 
 use bson::{Bson, DateTime, Document};
 
-use crate::error::QueryError;
-use crate::expression::fail;
+use crate::error::{QueryError, fail};
 use crate::expression::operators::{as_i64, date_math};
 use crate::sort::{Direction, SortPattern};
 use crate::typed::unknown_field;

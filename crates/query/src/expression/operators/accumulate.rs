@@ -6,8 +6,8 @@ use std::cmp::Ordering;
 use bson::Bson;
 
 use super::{ByName, Evaluated, Field, Named, Positional, as_i64, at_least, copy, part, required};
+use crate::error::{QueryError, fail};
 use crate::expression::operand::Operand;
-use crate::expression::{ExpressionError, fail};
 use crate::meter::{Kept, Meter};
 use crate::typed::Typed;
 use crate::value::{Decimal, Number, compare};
@@ -47,7 +47,7 @@ pub(super) static NAMED: &[Named] = &[
 const PERCENTILE_CODE: i32 = 7750300;
 
 /// The shares that `$percentile` asks for: a list of numbers between 0 and 1.
-pub(crate) fn shares(p: &Bson) -> Result<Vec<f64>, ExpressionError> {
+pub(crate) fn shares(p: &Bson) -> Result<Vec<f64>, QueryError> {
     let wrong = || {
         fail(
             PERCENTILE_CODE,
@@ -71,10 +71,10 @@ pub(crate) fn shares(p: &Bson) -> Result<Vec<f64>, ExpressionError> {
 }
 
 /// Refuses any `method` but the one there is. Ours is exact, which is a good approximation.
-pub(crate) fn check_method(name: &str, method: &Bson) -> Result<(), ExpressionError> {
+pub(crate) fn check_method(name: &str, method: &Bson) -> Result<(), QueryError> {
     match method {
         Bson::String(method) if method == "approximate" => Ok(()),
-        _ => Err(ExpressionError::bad_value(format!(
+        _ => Err(QueryError::bad_value(format!(
             "Currently only 'approximate' can be used as {name} 'method'."
         ))),
     }
@@ -176,7 +176,7 @@ pub(crate) enum Pick {
 }
 
 /// The `n` of the operators that keep several values.
-pub(crate) fn count(name: &str, n: &Operand<'_>) -> Result<usize, ExpressionError> {
+pub(crate) fn count(name: &str, n: &Operand<'_>) -> Result<usize, QueryError> {
     let Some(number) = as_i64(n.or_null()) else {
         return Err(fail(
             5787902,

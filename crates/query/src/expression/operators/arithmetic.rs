@@ -6,9 +6,8 @@
 use bson::{Bson, DateTime};
 
 use super::{Evaluated, Positional, at_least, between, exactly};
-use crate::error::ErrorCode;
+use crate::error::{ErrorCode, QueryError, fail};
 use crate::expression::operand::Operand;
-use crate::expression::{ExpressionError, fail};
 use crate::meter::Meter;
 use crate::typed::Typed;
 use crate::value::{Decimal, Number, Rounding};
@@ -72,7 +71,7 @@ pub(crate) fn narrow(result: i64, may_be_int: bool) -> Number {
 pub(super) fn unary(
     name: &str,
     args: &[Operand<'_>],
-    compute: impl Fn(Number) -> Result<Number, ExpressionError>,
+    compute: impl Fn(Number) -> Result<Number, QueryError>,
 ) -> Evaluated {
     let arg = &args[0];
     if arg.is_nullish() {
@@ -83,7 +82,7 @@ pub(super) fn unary(
 }
 
 /// The milliseconds that a number added to a date stands for.
-fn millis(number: Number) -> Result<i64, ExpressionError> {
+fn millis(number: Number) -> Result<i64, QueryError> {
     match number {
         Number::Int32(number) => Ok(i64::from(number)),
         Number::Int64(number) => Ok(number),
@@ -96,14 +95,14 @@ fn millis(number: Number) -> Result<i64, ExpressionError> {
     }
 }
 
-fn date_plus(date: DateTime, delta: i64) -> Result<Bson, ExpressionError> {
+fn date_plus(date: DateTime, delta: i64) -> Result<Bson, QueryError> {
     date.timestamp_millis()
         .checked_add(delta)
         .map(|sum| Bson::DateTime(DateTime::from_millis(sum)))
         .ok_or_else(date_overflow)
 }
 
-fn date_overflow() -> ExpressionError {
+fn date_overflow() -> QueryError {
     fail(ErrorCode::OVERFLOW, "date overflow")
 }
 
@@ -166,7 +165,7 @@ fn pair(
     name: &str,
     code: impl Into<ErrorCode>,
     args: &[Operand<'_>],
-) -> Result<(Number, Number), ExpressionError> {
+) -> Result<(Number, Number), QueryError> {
     let (left, right) = (args[0].or_null(), args[1].or_null());
     match (Number::from_value(left), Number::from_value(right)) {
         (Some(left), Some(right)) => Ok((left, right)),
@@ -180,7 +179,7 @@ fn pair(
 fn divide(args: &[Operand<'_>], _: &Meter) -> Evaluated {
     let (left, right) = pair("$divide", ErrorCode::TYPE_MISMATCH, args)?;
     if right.is_zero() {
-        return Err(ExpressionError::bad_value("can't $divide by zero"));
+        return Err(QueryError::bad_value("can't $divide by zero"));
     }
     Ok(Some(left.divide(right).into()))
 }
@@ -193,7 +192,7 @@ fn modulo(args: &[Operand<'_>], _: &Meter) -> Evaluated {
     }
 }
 
-fn absolute(number: Number) -> Result<Number, ExpressionError> {
+fn absolute(number: Number) -> Result<Number, QueryError> {
     match number {
         Number::Int32(number) => Ok(narrow(i64::from(number).abs(), true)),
         Number::Int64(number) => number
@@ -235,7 +234,7 @@ fn round_or_trunc(name: &str, args: &[Operand<'_>], rounding: Rounding) -> Evalu
     Ok(Some(round_to(number, places as i32, rounding)?.into()))
 }
 
-fn round_to(number: Number, places: i32, rounding: Rounding) -> Result<Number, ExpressionError> {
+fn round_to(number: Number, places: i32, rounding: Rounding) -> Result<Number, QueryError> {
     match number {
         Number::Double(number) => Ok(Number::Double(round_double(number, places, rounding))),
         Number::Decimal(number) => Ok(Number::Decimal(number.round_to(places, rounding))),
@@ -247,7 +246,7 @@ fn round_to(number: Number, places: i32, rounding: Rounding) -> Result<Number, E
     }
 }
 
-fn round_integer(number: i64, places: i32, rounding: Rounding) -> Result<i64, ExpressionError> {
+fn round_integer(number: i64, places: i32, rounding: Rounding) -> Result<i64, QueryError> {
     let unit = 10_i128.pow(places.unsigned_abs());
     let number = i128::from(number);
     let (quotient, rest) = (number / unit, number % unit);
@@ -297,7 +296,7 @@ fn logarithm(
     code: i32,
     number: Number,
     function: fn(f64) -> f64,
-) -> Result<Number, ExpressionError> {
+) -> Result<Number, QueryError> {
     // NaN is let through: its logarithm is NaN.
     if number.to_f64() <= 0.0 {
         return Err(fail(
@@ -388,7 +387,7 @@ fn decimal_power(base: Decimal, exponent: Decimal) -> Decimal {
     if times < 0 { Decimal::from_i64(1).divide(power) } else { power }
 }
 
-fn square_root(number: Number) -> Result<Number, ExpressionError> {
+fn square_root(number: Number) -> Result<Number, QueryError> {
     if number.to_f64() < 0.0 {
         return Err(fail(28714, "$sqrt's argument must be greater than or equal to 0"));
     }

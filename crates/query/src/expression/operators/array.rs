@@ -6,10 +6,11 @@ use bson::{Bson, Document};
 
 use super::string::{index, whole};
 use super::{Evaluated, Positional, as_i32, at_least, between, exactly, is_number, part};
+use crate::error::{QueryError, fail};
+use crate::expression::MAX_INTERMEDIATE_BYTES;
 use crate::expression::bounds::{Budget, ELEMENT_OVERHEAD, cost, field_cost, too_large};
 use crate::expression::operand::{Operand, compare_options};
 use crate::expression::path::FieldPath;
-use crate::expression::{ExpressionError, MAX_INTERMEDIATE_BYTES, fail};
 use crate::meter::{Charge, Kept, Meter, steps_to_copy};
 use crate::sorting::sorted;
 use crate::typed::Typed;
@@ -81,7 +82,7 @@ pub(crate) fn copy<'a>(
     elements: impl IntoIterator<Item = &'a Bson, IntoIter: ExactSizeIterator>,
     copied: &mut Vec<Bson>,
     charge: &mut Charge,
-) -> Result<(), ExpressionError> {
+) -> Result<(), QueryError> {
     let elements = elements.into_iter();
     make_room(operator, elements.len(), copied, charge)?;
     for element in elements {
@@ -99,7 +100,7 @@ fn make_room(
     more: usize,
     elements: &mut Vec<Bson>,
     charge: &mut Charge,
-) -> Result<(), ExpressionError> {
+) -> Result<(), QueryError> {
     let free = elements.capacity() - elements.len();
     if more > free {
         charge.grow(operator, (more - free) * ELEMENT_OVERHEAD)?;
@@ -113,7 +114,7 @@ fn copied<'a>(
     operator: &str,
     elements: impl IntoIterator<Item = &'a Bson, IntoIter: ExactSizeIterator>,
     meter: &Meter,
-) -> Result<Vec<Bson>, ExpressionError> {
+) -> Result<Vec<Bson>, QueryError> {
     let mut copied = Kept::new(Vec::new(), meter);
     copy(operator, elements, &mut copied, &mut meter.charge())?;
     Ok(copied.into_inner())
@@ -218,7 +219,7 @@ fn reverse_array(args: &[Operand<'_>], meter: &Meter) -> Evaluated {
     Ok(Some(Bson::Array(copied("$reverseArray", elements.iter().rev(), meter)?)))
 }
 
-fn slice_number(arg: &Operand<'_>, ordinal: &str, codes: [i32; 2]) -> Result<i32, ExpressionError> {
+fn slice_number(arg: &Operand<'_>, ordinal: &str, codes: [i32; 2]) -> Result<i32, QueryError> {
     if !is_number(arg.or_null()) {
         return Err(arg.wrong_type(
             codes[0],
@@ -284,7 +285,7 @@ fn array_to_object(args: &[Operand<'_>], meter: &Meter) -> Evaluated {
     Ok(Some(Bson::Document(document)))
 }
 
-fn mixed_pairs(as_pairs: bool, first: Option<&Bson>, found: &Bson) -> ExpressionError {
+fn mixed_pairs(as_pairs: bool, first: Option<&Bson>, found: &Bson) -> QueryError {
     let (code, first) = match first {
         _ if as_pairs => (40396, "Array"),
         Some(Bson::Document(_)) => (40391, "Object"),
@@ -302,7 +303,7 @@ fn mixed_pairs(as_pairs: bool, first: Option<&Bson>, found: &Bson) -> Expression
     )
 }
 
-fn pair_of_array(pair: &[Bson]) -> Result<(&str, &Bson), ExpressionError> {
+fn pair_of_array(pair: &[Bson]) -> Result<(&str, &Bson), QueryError> {
     match pair {
         [Bson::String(key), value] => Ok((key, value)),
         [key, _] => Err(key.wrong_type(
@@ -320,7 +321,7 @@ fn pair_of_array(pair: &[Bson]) -> Result<(&str, &Bson), ExpressionError> {
     }
 }
 
-fn pair_of_document(pair: &Document) -> Result<(&str, &Bson), ExpressionError> {
+fn pair_of_document(pair: &Document) -> Result<(&str, &Bson), QueryError> {
     if pair.len() != 2 {
         return Err(fail(
             40392,
@@ -382,7 +383,7 @@ pub(crate) enum SortBy {
 
 impl SortBy {
     /// Reads `1`, `-1` or `{ field: 1, … }`.
-    pub(crate) fn parse(spec: &Bson) -> Result<Self, ExpressionError> {
+    pub(crate) fn parse(spec: &Bson) -> Result<Self, QueryError> {
         let direction = |value: &Bson| match as_i32(value) {
             Some(1) => Ok(false),
             Some(-1) => Ok(true),

@@ -4,7 +4,7 @@ use bson::Bson;
 
 use super::arithmetic::narrow;
 use super::{Evaluated, Positional, at_least, exactly};
-use crate::expression::ExpressionError;
+use crate::error::QueryError;
 use crate::expression::operand::Operand;
 use crate::meter::Meter;
 use crate::typed::Typed;
@@ -32,7 +32,7 @@ fn combine(
                 result = step(result, *number);
             }
             Some(_) => {
-                return Err(ExpressionError::type_mismatch(format!(
+                return Err(QueryError::type_mismatch(format!(
                     "{name} only supports int and long, not: {}.",
                     arg.type_name()
                 )));

@@ -7,9 +7,8 @@ use bson::oid::ObjectId;
 use bson::{Bson, DateTime};
 
 use super::{Evaluated, Positional, as_i64, convert_text, date_format, date_parse, exactly};
-use crate::error::ErrorCode;
+use crate::error::{ErrorCode, QueryError, fail};
 use crate::expression::operand::{Operand, is_true};
-use crate::expression::{ExpressionError, fail};
 use crate::typed::Typed;
 use crate::value::{Number, TypeSet};
 
@@ -55,7 +54,7 @@ pub(crate) enum Target {
 
 impl Target {
     /// Reads the `to` of `$convert`: a type's name or number.
-    pub(crate) fn parse(to: &Bson) -> Result<Self, ExpressionError> {
+    pub(crate) fn parse(to: &Bson) -> Result<Self, QueryError> {
         const KNOWN: [(i64, &str, Target); 8] = [
             (1, "double", Target::Double),
             (2, "string", Target::String),
@@ -71,12 +70,12 @@ impl Target {
                 return Ok(*target);
             }
             if name == "missing" || TypeSet::from_alias(name).is_none() {
-                return Err(ExpressionError::bad_value(format!("Unknown type name: {name}")));
+                return Err(QueryError::bad_value(format!("Unknown type name: {name}")));
             }
             return Ok(Self::Other("that type"));
         }
         let Some(number) = as_i64(to) else {
-            return Err(ExpressionError::failed_to_parse(
+            return Err(QueryError::failed_to_parse(
                 "$convert's 'to' argument must be a string or number that names a type",
             ));
         };
@@ -86,7 +85,7 @@ impl Target {
         let known = i32::try_from(number).ok().and_then(TypeSet::from_number);
         match known {
             Some(_) => Ok(Self::Other("that type")),
-            None => Err(ExpressionError::failed_to_parse(format!(
+            None => Err(QueryError::failed_to_parse(format!(
                 "In $convert, numeric 'to' argument does not correspond to a BSON type: {number}"
             ))),
         }
@@ -107,11 +106,11 @@ impl Target {
     }
 }
 
-fn failure(message: impl std::fmt::Display) -> ExpressionError {
+fn failure(message: impl std::fmt::Display) -> QueryError {
     fail(CONVERSION_FAILURE, message.to_string())
 }
 
-fn unsupported(value: &Bson, target: Target) -> ExpressionError {
+fn unsupported(value: &Bson, target: Target) -> QueryError {
     failure(format!(
         "Unsupported conversion from {} to {} in $convert with no onError value",
         Operand::borrowed(value).type_name(),
@@ -119,12 +118,12 @@ fn unsupported(value: &Bson, target: Target) -> ExpressionError {
     ))
 }
 
-fn unparsable(text: &str, reason: &str) -> ExpressionError {
+fn unparsable(text: &str, reason: &str) -> QueryError {
     failure(format!("Failed to parse number '{text}' in $convert with no onError value: {reason}"))
 }
 
 /// Converts a value that is not null.
-pub(crate) fn convert(value: &Bson, target: Target) -> Result<Bson, ExpressionError> {
+pub(crate) fn convert(value: &Bson, target: Target) -> Result<Bson, QueryError> {
     match target {
         Target::Bool => Ok(Bson::Boolean(is_true(value))),
         Target::String => to_string(value),
@@ -137,7 +136,7 @@ pub(crate) fn convert(value: &Bson, target: Target) -> Result<Bson, ExpressionEr
     }
 }
 
-fn to_string(value: &Bson) -> Result<Bson, ExpressionError> {
+fn to_string(value: &Bson) -> Result<Bson, QueryError> {
     Ok(Bson::String(match value {
         Bson::String(text) | Bson::Symbol(text) => text.clone(),
         Bson::Boolean(value) => value.to_string(),
@@ -148,7 +147,7 @@ fn to_string(value: &Bson) -> Result<Bson, ExpressionError> {
     }))
 }
 
-fn to_integer(value: &Bson, target: Target) -> Result<Bson, ExpressionError> {
+fn to_integer(value: &Bson, target: Target) -> Result<Bson, QueryError> {
     let whole = match value {
         Bson::Boolean(value) => i64::from(*value),
         Bson::DateTime(date) if target == Target::Long => date.timestamp_millis(),
@@ -178,13 +177,13 @@ fn to_integer(value: &Bson, target: Target) -> Result<Bson, ExpressionError> {
     i32::try_from(whole).map(Bson::Int32).map_err(|_| overflow(value))
 }
 
-fn overflow(value: &Bson) -> ExpressionError {
+fn overflow(value: &Bson) -> QueryError {
     failure(format!(
         "Conversion would overflow target type in $convert with no onError value: {value}"
     ))
 }
 
-fn to_double(value: &Bson) -> Result<Bson, ExpressionError> {
+fn to_double(value: &Bson) -> Result<Bson, QueryError> {
     Ok(Bson::Double(match value {
         Bson::Boolean(value) => f64::from(u8::from(*value)),
         Bson::DateTime(date) => date.timestamp_millis() as f64,
@@ -207,7 +206,7 @@ fn to_double(value: &Bson) -> Result<Bson, ExpressionError> {
     }))
 }
 
-fn to_decimal(value: &Bson) -> Result<Bson, ExpressionError> {
+fn to_decimal(value: &Bson) -> Result<Bson, QueryError> {
     let number = match value {
         Bson::Boolean(value) => Number::Int32(i32::from(*value)),
         Bson::DateTime(date) => Number::Int64(date.timestamp_millis()),
@@ -219,7 +218,7 @@ fn to_decimal(value: &Bson) -> Result<Bson, ExpressionError> {
     Ok(Bson::Decimal128(number.to_decimal().encode()))
 }
 
-fn to_object_id(value: &Bson) -> Result<Bson, ExpressionError> {
+fn to_object_id(value: &Bson) -> Result<Bson, QueryError> {
     match value {
         Bson::ObjectId(_) => Ok(value.clone()),
         Bson::String(text) => ObjectId::parse_str(text).map(Bson::ObjectId).map_err(|_| {
@@ -232,7 +231,7 @@ fn to_object_id(value: &Bson) -> Result<Bson, ExpressionError> {
     }
 }
 
-fn to_date(value: &Bson) -> Result<Bson, ExpressionError> {
+fn to_date(value: &Bson) -> Result<Bson, QueryError> {
     let millis = match value {
         Bson::DateTime(_) => return Ok(value.clone()),
         Bson::Int64(millis) => *millis,

@@ -10,9 +10,8 @@ use super::calendar::{Civil, DAY, days_in_month, days_of, millis_of};
 use super::date::{as_date, as_timezone, date_and_zone};
 use super::timezone::TimeZone;
 use super::{ByName, Evaluated, Field, Named, as_i64, optional, required};
-use crate::error::ErrorCode;
+use crate::error::{ErrorCode, QueryError, fail};
 use crate::expression::operand::Operand;
-use crate::expression::{ExpressionError, fail};
 use crate::meter::Meter;
 use crate::typed::Typed;
 
@@ -76,7 +75,7 @@ enum Unit {
     Millis(i64),
 }
 
-fn unit(name: &str, arg: &Operand<'_>) -> Result<Option<Unit>, ExpressionError> {
+fn unit(name: &str, arg: &Operand<'_>) -> Result<Option<Unit>, QueryError> {
     if arg.is_nullish() {
         return Ok(None);
     }
@@ -96,7 +95,7 @@ fn unit(name: &str, arg: &Operand<'_>) -> Result<Option<Unit>, ExpressionError> 
         "second" => Unit::Millis(1000),
         "millisecond" => Unit::Millis(1),
         _ => {
-            return Err(ExpressionError::failed_to_parse(format!(
+            return Err(QueryError::failed_to_parse(format!(
                 "{name} parameter 'unit' value cannot be recognized as a time unit: {text}"
             )));
         }
@@ -104,7 +103,7 @@ fn unit(name: &str, arg: &Operand<'_>) -> Result<Option<Unit>, ExpressionError> 
 }
 
 /// The first day of the week, 1 for Monday to 7 for Sunday; Sunday unless told otherwise.
-fn start_of_week(name: &str, arg: Option<&Operand<'_>>) -> Result<Option<i64>, ExpressionError> {
+fn start_of_week(name: &str, arg: Option<&Operand<'_>>) -> Result<Option<i64>, QueryError> {
     const DAYS: [&str; 7] =
         ["monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday"];
     let Some(arg) = arg else { return Ok(Some(7)) };
@@ -115,14 +114,14 @@ fn start_of_week(name: &str, arg: Option<&Operand<'_>>) -> Result<Option<i64>, E
     let known = |day: &&str| **day == text || (text.len() == 3 && day.starts_with(&text));
     match DAYS.iter().position(known) {
         Some(position) => Ok(Some(position as i64 + 1)),
-        None => Err(ExpressionError::failed_to_parse(format!(
+        None => Err(QueryError::failed_to_parse(format!(
             "{name} parameter 'startOfWeek' value cannot be recognized as a day of a week: {}",
             arg.shown()
         ))),
     }
 }
 
-fn overflow(name: &str) -> ExpressionError {
+fn overflow(name: &str) -> QueryError {
     fail(ErrorCode::OVERFLOW, format!("{name} overflowed: the result is no date"))
 }
 
@@ -171,7 +170,7 @@ fn shift(start: i64, unit: Unit, amount: i64, zone: TimeZone) -> Option<i64> {
 }
 
 /// Moves a date by a number of units, in UTC.
-pub(crate) fn shift_by(start: i64, unit_name: &str, amount: i64) -> Result<i64, ExpressionError> {
+pub(crate) fn shift_by(start: i64, unit_name: &str, amount: i64) -> Result<i64, QueryError> {
     let name = Bson::String(unit_name.to_owned());
     match unit("$setWindowFields", &Operand::borrowed(&name))? {
         Some(unit) => {

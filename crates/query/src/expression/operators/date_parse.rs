@@ -9,8 +9,8 @@ use super::date::as_timezone;
 use super::date_format::{MONTHS, format_argument};
 use super::timezone::{TimeZone, parse_offset};
 use super::{Evaluated, Named, optional, required};
+use crate::error::{QueryError, fail};
 use crate::expression::operand::Operand;
-use crate::expression::{ExpressionError, fail};
 use crate::meter::Meter;
 use crate::typed::Typed;
 
@@ -115,12 +115,12 @@ impl Parts {
     }
 }
 
-fn unparsable(text: &str, reason: &str) -> ExpressionError {
+fn unparsable(text: &str, reason: &str) -> QueryError {
     fail(CONVERSION_FAILURE, format!("Error parsing date string '{text}'; {reason}"))
 }
 
 /// Reads a date in one of the recognised spellings.
-pub(super) fn parse_text(text: &str, zone: Option<TimeZone>) -> Result<i64, ExpressionError> {
+pub(super) fn parse_text(text: &str, zone: Option<TimeZone>) -> Result<i64, QueryError> {
     recognise(text).and_then(|parts| parts.moment(zone)).map_err(|reason| unparsable(text, reason))
 }
 
@@ -260,7 +260,7 @@ fn read_day(reader: &mut Reader<'_>, parts: &mut Parts) -> Option<()> {
     Some(())
 }
 
-fn parse_format(text: &str, format: &str, zone: Option<TimeZone>) -> Result<i64, ExpressionError> {
+fn parse_format(text: &str, format: &str, zone: Option<TimeZone>) -> Result<i64, QueryError> {
     let mut reader = Reader(text);
     let mut parts = Parts::default();
     let mut characters = format.chars();

@@ -5,8 +5,9 @@ use std::collections::BTreeSet;
 use bson::Bson;
 
 use super::{Evaluated, Positional, at_least, exactly};
+use crate::error::QueryError;
+use crate::expression::cost;
 use crate::expression::operand::{Operand, is_true};
-use crate::expression::{ExpressionError, cost};
 use crate::meter::{Charge, Kept, Meter, push, steps_to_copy};
 use crate::sorting::sorted;
 use crate::typed::Typed;
@@ -29,11 +30,7 @@ pub(super) static OPERATORS: &[Positional] = &[
 ];
 
 /// The elements of one of any number of operands.
-fn operand<'a>(
-    operator: &str,
-    code: i32,
-    arg: &'a Operand<'_>,
-) -> Result<&'a [Bson], ExpressionError> {
+fn operand<'a>(operator: &str, code: i32, arg: &'a Operand<'_>) -> Result<&'a [Bson], QueryError> {
     arg.array(
         code,
         format_args!("All operands of {operator} must be arrays. One argument is of type:"),
@@ -45,7 +42,7 @@ fn both<'a>(
     operator: &str,
     codes: [i32; 2],
     args: &'a [Operand<'_>],
-) -> Result<[&'a [Bson]; 2], ExpressionError> {
+) -> Result<[&'a [Bson]; 2], QueryError> {
     let elements = |position: usize, which: &str| {
         args[position].array(
             codes[position],
@@ -64,7 +61,7 @@ fn no_keys(meter: &Meter) -> Keys {
     Kept::new(BTreeSet::new(), meter)
 }
 
-fn keys(operator: &str, elements: &[Bson], charge: &mut Charge) -> Result<Keys, ExpressionError> {
+fn keys(operator: &str, elements: &[Bson], charge: &mut Charge) -> Result<Keys, QueryError> {
     let mut keys = no_keys(charge.meter());
     for element in elements {
         charge.meter().step()?;
@@ -84,7 +81,7 @@ fn add_new(
     keys: &mut Keys,
     added: &mut Vec<Bson>,
     charge: &mut Charge,
-) -> Result<(), ExpressionError> {
+) -> Result<(), QueryError> {
     for element in elements {
         charge.meter().step()?;
         let key = GroupKey::of(element);

@@ -4,8 +4,8 @@ use bson::Bson;
 
 use super::string::{index, whole};
 use super::{Evaluated, Positional, between, exactly};
+use crate::error::{QueryError, fail};
 use crate::expression::bounds::Budget;
-use crate::expression::fail;
 use crate::expression::operand::Operand;
 use crate::meter::{Kept, Meter, push, steps_to_copy};
 use crate::typed::Typed;
@@ -25,7 +25,7 @@ fn search<'a>(
     name: &str,
     codes: [i32; 2],
     args: &'a [Operand<'_>],
-) -> Result<Option<Search<'a>>, crate::expression::ExpressionError> {
+) -> Result<Option<Search<'a>>, QueryError> {
     if args[0].is_nullish() {
         return Ok(None);
     }

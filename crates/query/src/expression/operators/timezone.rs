@@ -5,7 +5,7 @@
 //! no table is built.
 
 use super::calendar::{Civil, days_in_month, days_of};
-use crate::expression::{ExpressionError, fail};
+use crate::error::{QueryError, fail};
 
 /// Where a clock on the wall is.
 #[derive(Clone, Copy, Debug)]
@@ -20,7 +20,7 @@ impl TimeZone {
     pub(crate) const UTC: Self = Self::Fixed(0);
 
     /// Reads an identifier.
-    pub(crate) fn parse(text: &str) -> Result<Self, ExpressionError> {
+    pub(crate) fn parse(text: &str) -> Result<Self, QueryError> {
         if text.starts_with(['+', '-']) {
             return parse_offset(text).map(Self::Fixed).ok_or_else(|| unknown(text));
         }
@@ -69,7 +69,7 @@ impl TimeZone {
     }
 }
 
-fn unknown(text: &str) -> ExpressionError {
+fn unknown(text: &str) -> QueryError {
     fail(40485, format!("unrecognized time zone identifier: \"{text}\""))
 }
 

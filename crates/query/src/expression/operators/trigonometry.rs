@@ -2,7 +2,7 @@
 
 use super::arithmetic::{of_doubles, through_double, unary};
 use super::{Evaluated, Positional, exactly};
-use crate::expression::fail;
+use crate::error::fail;
 use crate::expression::operand::Operand;
 use crate::meter::Meter;
 use crate::typed::Typed;
