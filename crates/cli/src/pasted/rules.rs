@@ -34,13 +34,33 @@ pub(super) struct Rule {
     pub(super) patterns: &'static [&'static str],
     /// Which matches count; the patterns alone cannot always tell.
     pub(super) accepts: fn(&Evidence) -> bool,
-    /// The finding for all matches together.
-    pub(super) explain: fn(&[Evidence], &Context) -> Finding,
+    pub(super) explain: Explain,
 }
 
-/// Accepts every match.
-pub(super) fn any(_: &Evidence) -> bool {
-    true
+/// The finding for all matches of a rule together.
+type Explain = fn(&[Evidence], &Context) -> Finding;
+
+impl Rule {
+    /// A cause, of which every match counts.
+    pub(super) const fn cause(
+        code: &'static str,
+        patterns: &'static [&'static str],
+        explain: Explain,
+    ) -> Self {
+        Self { code, rank: Rank::Cause, patterns, accepts: |_| true, explain }
+    }
+
+    /// The same rule at another rank.
+    pub(super) const fn ranked(mut self, rank: Rank) -> Self {
+        self.rank = rank;
+        self
+    }
+
+    /// The same rule, for the matches that this accepts.
+    pub(super) const fn only(mut self, accepts: fn(&Evidence) -> bool) -> Self {
+        self.accepts = accepts;
+        self
+    }
 }
 
 /// One match of a rule.
