@@ -17,7 +17,7 @@ use crate::value::{MAX_NESTING, Number, identical, measure};
 /// the largest document.
 const MAX_ARRAY_LENGTH: i64 = 2_000_000;
 
-/// What an oplog entry holds for an update.
+/// The part of an oplog entry that describes an update.
 #[derive(Debug, Clone, PartialEq)]
 pub enum OplogUpdate {
     /// Nothing changed: there is no entry to write.

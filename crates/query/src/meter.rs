@@ -1,4 +1,4 @@
-//! What one operation may use: time, through an interrupt, and memory, through a budget.
+//! The limits of one operation: time, through an interrupt, and memory, through a budget.
 //!
 //! Evaluation counts its steps on a [`Meter`] and asks the caller's [`Interrupt`] every
 //! [`STEPS_BETWEEN_CHECKS`] of them. Everything that can grow with what a client wrote holds a
@@ -319,7 +319,7 @@ impl Meter {
         let inner = &*self.0;
         let used = inner.used.fetch_sub(bytes, Ordering::Relaxed) - bytes;
         let Some(process) = &inner.process else { return };
-        // What an operation that ends has held may not be freed yet: it gives all of it back at last.
+        // An operation that ends may still hold values that are not freed yet: it gives all bytes back here.
         if self.has_ended() {
             return;
         }

@@ -27,7 +27,7 @@ pub struct Projection {
     needs_array_index: bool,
 }
 
-/// What happens to fields that the projection does not name.
+/// Whether fields that the projection does not name stay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Inclusion,
@@ -41,7 +41,7 @@ pub(crate) struct Tree {
     positions: BTreeMap<String, usize>,
 }
 
-/// What happens to one field.
+/// The change to one field.
 #[derive(Debug, Clone)]
 pub(crate) enum Child {
     Include,

@@ -1,6 +1,6 @@
 //! Reading a value that must be of one type.
 //!
-//! A refusal carries the server's code and says what was wanted, followed by the name of the type that was found.
+//! A refusal carries the server's code. Its text names the wanted type and ends with the name of the found type.
 
 use std::fmt::Display;
 

@@ -222,7 +222,7 @@ fn incompatible(seen: &Examination) -> Option<Finding> {
     )
 }
 
-/// What a direct connection does and does not do.
+/// Findings about a direct connection.
 fn direct(seen: &Examination) -> Option<Finding> {
     if seen.uri.options().direct_connection != Some(true) {
         return None;
@@ -300,7 +300,7 @@ impl<'a> Members<'a> {
     }
 }
 
-/// Pains 14 and 15: votes, majorities and arbiters.
+/// Findings about votes, majorities and arbiters.
 fn votes(seen: &Examination) -> Vec<Finding> {
     let Some(members) = Members::of(seen) else { return Vec::new() };
     if seen.uri.options().direct_connection == Some(true) {
@@ -322,7 +322,7 @@ fn votes(seen: &Examination) -> Vec<Finding> {
     findings
 }
 
-/// What arbiters do to the writes of a set that has a primary.
+/// Findings about arbiters in a set that has a primary.
 fn arbiters(seen: &Examination, members: &Members<'_>) -> Vec<Finding> {
     let holds_data = |address: &&&ServerAddress| {
         let kind = kind_of(seen, address);
@@ -440,7 +440,7 @@ fn writes(seen: &Examination, inside: Option<&Inside>, explained: bool) -> Optio
     );
     match failure.verdict() {
         Verdict::NoPrimary { answering, members } => Some(counted(seen, *answering, *members)),
-        // What was found on the way says more than the sum of it.
+        // The findings so far say more than their sum.
         _ if explained && !is_set => None,
         _ if is_set => {
             let members = Members::of(seen).map_or(0, |members| members.count());

@@ -1,4 +1,4 @@
-//! How much an expression may build: bytes and nesting.
+//! Limits on the bytes and the nesting of the values that an expression builds.
 //!
 //! Expressions can grow values exponentially (`$reduce` over its own value) or nest them without
 //! end. Every computed value is charged to the operation's [`Meter`](crate::Meter) for as long as it
@@ -11,10 +11,10 @@ use super::MAX_INTERMEDIATE_BYTES;
 use crate::error::{ErrorCode, QueryError, fail};
 use crate::value::MAX_NESTING;
 
-/// What one value costs besides its payload.
+/// The bytes of one value besides its payload.
 pub(crate) const ELEMENT_OVERHEAD: usize = size_of::<Bson>();
 
-/// What one field costs besides its name and value: the name's own header, its hash and its place in
+/// The bytes of one field besides its name and value: the name's own header, its hash and its place in
 /// the table of fields.
 const FIELD_OVERHEAD: usize = size_of::<String>() + 3 * size_of::<usize>();
 
@@ -52,7 +52,7 @@ pub(crate) fn too_large(operator: &str, bytes: usize) -> QueryError {
     )
 }
 
-/// What a value costs.
+/// The bytes of a value.
 ///
 /// # Errors
 ///
@@ -61,7 +61,7 @@ pub(crate) fn cost(value: &Bson) -> Result<usize, QueryError> {
     measure(value, 0).ok_or_else(too_deep)
 }
 
-/// What a field of a document costs. Its table grows by doubling, and a name has a place of its own.
+/// The bytes of a field of a document. Its table grows by doubling, and a name has a place of its own.
 pub(crate) fn field_cost(name: &str, value: &Bson) -> Result<usize, QueryError> {
     Ok(2 * FIELD_OVERHEAD + name.len() + ELEMENT_OVERHEAD + cost(value)?)
 }

@@ -126,7 +126,7 @@ fn regex<'a>(
     Operand::charged(found, kind.name(), meter)
 }
 
-/// What an operator yielded, charged to the operation.
+/// The result of an operator, charged to the operation.
 fn made(operator: &str, value: Option<Bson>, frame: Frame<'_>) -> Result<Operand<'static>> {
     match value {
         None => Ok(Operand::MISSING),

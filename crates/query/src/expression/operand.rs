@@ -1,4 +1,4 @@
-//! What an expression yields while it is being computed: a BSON value, borrowed where possible, or
+//! The result of an expression while it is being computed: a BSON value, borrowed where possible, or
 //! nothing at all.
 //!
 //! "Missing" differs from null: a missing field leaves no trace in the document that is built from
@@ -88,7 +88,7 @@ impl<'a> Operand<'a> {
         self.get().unwrap_or(&NULL)
     }
 
-    /// What the value costs if it is held here and not charged yet.
+    /// The bytes of the value if it is held here and not charged yet.
     pub(crate) fn own_cost(&self) -> usize {
         match &self.0 {
             Some(Held::Owned(value)) => size_of::<Self>() + approximate_value_size(value),
@@ -166,7 +166,7 @@ impl<'a> Operand<'a> {
         }
     }
 
-    /// A value with what was charged while it was built.
+    /// A value with the charge of the bytes that it took while it was built.
     pub(crate) fn built(value: Bson, charge: Charge) -> Operand<'static> {
         Operand(Some(Held::Charged(Charged(value, charge))))
     }

@@ -33,7 +33,7 @@ pub(super) use convert::{CONVERSION_FAILURE, Target, convert};
 pub(super) use object::{GET_FIELD, SET_FIELD};
 pub(super) use regex::{Compiled, RegexKind};
 
-/// What an operator yields; `None` is missing.
+/// The result of an operator; `None` is missing.
 pub(super) type Evaluated = Result<Option<Bson>, QueryError>;
 
 /// An operator whose arguments are a list.
@@ -45,9 +45,9 @@ pub(super) struct Positional {
     compute: Compute,
 }
 
-/// How an operator computes its result. One that goes over any number of large values counts its steps, and
-/// charges a result that may be large before it is made. The others take one pass over two values at most; the
-/// caller asks before it, if an argument is long.
+/// Computes the result of an operator. An operator that goes over any number of large values counts its steps, and
+/// charges a result that may be large before it is made. All other operators take one pass over two values at most;
+/// if an argument is long, the caller asks the interrupt before the pass.
 type Compute = fn(&[Operand<'_>], &Meter) -> Evaluated;
 
 impl Positional {
@@ -123,11 +123,11 @@ pub(super) struct Named {
     pub(super) evaluate: ByName,
 }
 
-/// How an operator with named arguments computes its result; one that may be large is charged before it is made.
+/// Computes the result of an operator with named arguments. A result that may be large is charged before it is made.
 pub(super) type ByName = fn(&[Option<Operand<'_>>], &Meter) -> Evaluated;
 
 /// Takes room for a result that is about to be made, and gives it back at once: the result is charged when it
-/// is there. What does not fit is never made.
+/// is there. A result that does not fit is never made.
 pub(super) fn room(operator: &str, bytes: usize, meter: &Meter) -> Result<(), QueryError> {
     if bytes < SMALL {
         return Ok(());

@@ -198,7 +198,7 @@ impl Parser<'_> {
         Ok(Node::Path(self.current(), FieldPath::parse(path)?))
     }
 
-    /// What `$field` starts from: `$let` may bind `CURRENT` anew.
+    /// The base of `$field`: `$let` may bind `CURRENT` anew.
     fn current(&self) -> Base {
         self.locals.slot("CURRENT").map_or(Base::Current, Base::Slot)
     }
@@ -332,7 +332,7 @@ const MAX_FOLDED_BYTES: usize = 64 * 1024;
 /// not while the expression is read.
 const MULTIPLIES: [&str; 3] = ["$range", "$replaceAll", "$replaceOne"];
 
-/// Computes a node whose parts are all constant. What fails stays as it is, so that the error only
+/// Computes a node whose parts are all constant. A node that fails stays as it is, so that the error only
 /// arises when and if the expression is reached.
 fn fold(node: Node) -> Node {
     let foldable = match &node {

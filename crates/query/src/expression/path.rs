@@ -1,7 +1,7 @@
 //! Dotted field paths as aggregation reads them.
 //!
 //! Unlike a query's paths, a numeric component is never an array position: a path that meets an
-//! array is read in each document of it and yields the array of what was found.
+//! array is read in each document of it and yields the array of the values found.
 
 use bson::{Bson, Document};
 
@@ -51,12 +51,12 @@ impl FieldPath {
         self.0.join(".")
     }
 
-    /// What the path finds in a value.
+    /// The value that the path leads to in a value.
     pub(super) fn follow<'a>(&self, value: &'a Bson) -> Operand<'a> {
         follow(value, &self.0)
     }
 
-    /// What the path finds in a document. Not for the empty path, which is the document itself.
+    /// The value that the path leads to in a document. Not for the empty path, which is the document itself.
     pub(crate) fn follow_document<'a>(&self, document: &'a Document) -> Operand<'a> {
         match self.0.split_first() {
             None => Operand::owned(Bson::Document(document.clone())),

@@ -1,4 +1,4 @@
-//! What an expression can see besides its document: system variables, the caller's variables, the
+//! The variables that an expression can read besides its document: system variables, the caller's variables, the
 //! variables it binds itself, and the seed of `$rand`.
 //!
 //! Nothing here reads a clock: `$$NOW` and `$$CLUSTER_TIME` are what the caller says they are.
@@ -64,7 +64,7 @@ impl Variables {
         self
     }
 
-    /// What counts the steps and bytes of the operation.
+    /// The meter of the operation's steps and bytes.
     pub fn meter(&self) -> &Meter {
         &self.meter
     }
@@ -134,16 +134,16 @@ impl SplitMix {
     }
 }
 
-/// Where an expression is being computed.
+/// The place at which an expression is computed.
 #[derive(Clone, Copy)]
 pub(crate) struct Frame<'a> {
     /// `$$ROOT`.
     pub(crate) root: &'a Document,
     /// `$$CURRENT`, which only `$redact` makes differ from the root.
     pub(crate) current: &'a Document,
-    /// What the operation shares.
+    /// The variables that the whole operation shares.
     pub(crate) variables: &'a Variables,
-    /// What `$let`, `$map`, `$filter` and `$reduce` around this place have bound.
+    /// The variables that `$let`, `$map`, `$filter` and `$reduce` around this place have bound.
     pub(super) scope: Option<&'a Scope<'a>>,
 }
 

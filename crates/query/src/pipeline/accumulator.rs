@@ -25,7 +25,7 @@ use crate::value::{GroupKey, Number, compare};
 pub(super) struct Accumulator {
     pub(super) field: String,
     kind: Kind,
-    /// What is accumulated.
+    /// The accumulated expression.
     input: Expression,
     /// How many values are kept, for the kinds that keep several.
     n: Option<Expression>,
@@ -465,7 +465,7 @@ impl Accumulator {
     }
 }
 
-/// What it takes to put a value among so many others that move, in steps.
+/// The steps that it takes to insert a value before so many other values.
 fn moved(values: usize) -> u64 {
     (values / 16) as u64
 }
@@ -491,7 +491,7 @@ fn merge(merged: &mut Document, value: Operand<'_>, memory: &mut Memory) -> Resu
     }
 }
 
-/// What an accumulator knows so far of one group.
+/// The state of an accumulator for one group.
 #[derive(Clone, Debug)]
 pub(super) enum State {
     Sum(Sum),
@@ -503,6 +503,6 @@ pub(super) enum State {
     Merged(Document),
     /// The values, and how many may be kept.
     Many(Vec<Bson>, usize),
-    /// What they are sorted by and the values, in order, and how many may be kept.
+    /// The sort keys and the values, in order, and how many values may be kept.
     Sorted(Vec<(SortKey, Bson)>, usize),
 }

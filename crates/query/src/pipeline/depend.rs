@@ -190,7 +190,7 @@ fn count(stage: &Stage, needed: &mut Dependencies) -> bool {
     }
 }
 
-/// What a query reads.
+/// The fields that a query reads.
 pub(super) fn of_query(query: &Document, context: &ParseContext) -> Dependencies {
     let mut needed = Dependencies::default();
     count_query(query, context, &mut needed);

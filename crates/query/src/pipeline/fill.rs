@@ -1,4 +1,4 @@
-//! `$fill`: values for what is null or missing, written as the stages that do the same.
+//! `$fill`: values for fields that are null or missing, read as the stages that do the same.
 
 use bson::{Bson, Document};
 

@@ -171,7 +171,7 @@ impl GraphLookup {
     }
 }
 
-/// What one document's search has seen. Each document of the other collection is found once, which
+/// The state of the search for one document. Each document of the other collection is found once, which
 /// is what ends the search.
 struct Search {
     memory: Memory,

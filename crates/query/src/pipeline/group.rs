@@ -15,7 +15,7 @@ use crate::expression::{Dependencies, Expression, Frame, Operand, ParseContext};
 use crate::meter::{Kept, Meter, push};
 use crate::value::{GroupKey, PARTS, compare};
 
-/// What a group costs besides its key and values.
+/// The bytes of a group besides its key and values.
 const GROUP_OVERHEAD: usize = 128;
 
 /// A `$group` or `$bucket` stage.
@@ -25,7 +25,7 @@ pub(super) struct Group {
     pub(super) accumulators: Vec<Accumulator>,
 }
 
-/// What documents are grouped by.
+/// The key that documents are grouped by.
 #[derive(Clone, Debug)]
 pub(super) enum By {
     /// The value itself.
@@ -186,7 +186,7 @@ struct Finished {
     stage: Arc<Stage>,
     groups: Kept<std::vec::IntoIter<Growing>>,
     meter: Meter,
-    /// What the groups hold, given back with the last of them.
+    /// The memory of the groups, given back with the last of them.
     _memory: Memory,
 }
 

@@ -1,4 +1,4 @@
-//! What a stage holds of its operation's memory.
+//! The part of an operation's memory that one stage holds.
 
 use bson::{Bson, Document};
 

@@ -1,4 +1,4 @@
-//! `$out` and `$merge`: what the caller is to do with the documents that come out.
+//! `$out` and `$merge`: the collection into which the caller writes the result.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::typed::{Typed, unknown_field};
 /// The most fields that tell which document a new one meets: those of one index.
 const MAX_ON_FIELDS: usize = 32;
 
-/// Where a pipeline's result goes.
+/// The destination of a pipeline's result.
 #[derive(Clone, Debug)]
 pub enum Output {
     /// `$out`: replaces the collection with the result, all at once.
@@ -35,14 +35,14 @@ pub struct Merge {
     pub collection: String,
     /// The fields that tell which existing document a new one meets; a unique index covers them.
     pub on: Vec<String>,
-    /// What happens to an existing document.
+    /// The action on an existing document.
     pub when_matched: WhenMatched,
-    /// What happens to a new document that meets none.
+    /// The action on a new document that meets no existing one.
     pub when_not_matched: WhenNotMatched,
     variables: Vec<(String, Expression)>,
 }
 
-/// What `$merge` does to an existing document.
+/// The action of `$merge` on an existing document.
 #[derive(Clone, Debug)]
 pub enum WhenMatched {
     /// The new document takes its place.
@@ -57,7 +57,7 @@ pub enum WhenMatched {
     Pipeline(Pipeline),
 }
 
-/// What `$merge` does with a new document that meets no existing one.
+/// The action of `$merge` on a new document that meets no existing one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WhenNotMatched {
     /// It is inserted.
@@ -135,7 +135,7 @@ impl Merge {
         })
     }
 
-    /// What an existing document becomes when a new one meets it; `None` if it stays as it is.
+    /// The document that replaces an existing one when a new one meets it; `None` if it stays as it is.
     /// Not for [`WhenMatched::Fail`], which the caller reports.
     ///
     /// # Errors

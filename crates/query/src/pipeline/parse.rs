@@ -47,7 +47,7 @@ pub(super) fn update_pipeline(
         .pipeline(stages)
 }
 
-/// Where a pipeline stands, which decides what may be in it.
+/// The place of a pipeline, which decides which stages it may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
     Command,
@@ -216,7 +216,7 @@ impl Reader<'_> {
 
     /// A reader for a pipeline inside this one.
     fn inner(&self, place: Place, context: ParseContext) -> Self {
-        // Whatever is in a facet stays under the rules of facets.
+        // A pipeline inside a facet stays under the rules of facets.
         let place = if self.place == Place::Facet { Place::Facet } else { place };
         Self { context, place, depth: self.depth + 1, ..*self }
     }

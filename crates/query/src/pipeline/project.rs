@@ -14,21 +14,21 @@ use crate::expression::{
 use crate::meter::Charge;
 use crate::typed::Typed;
 
-/// What holds the memory of computed fields, in errors.
+/// The name of computed fields in errors about memory.
 const COMPUTED: &str = "a computed field of $addFields, $set or $project";
 
-/// What happens to one field.
+/// The change to one field.
 #[derive(Clone, Debug)]
 enum Branch {
     /// It stays (inclusion) or goes (exclusion), according to the mode.
     Named,
     /// It gets a value.
     Computed(Expression),
-    /// Something happens inside it.
+    /// Fields inside it change.
     Inside(Tree),
 }
 
-/// What happens to the fields of one level, in the order they were written.
+/// The changes to the fields of one level, in the order they were written.
 #[derive(Clone, Debug, Default)]
 struct Tree {
     branches: Vec<(String, Branch)>,
@@ -299,7 +299,7 @@ struct Reader<'a> {
     tree: Tree,
     /// Whether fields are included; decided by the first that says so, `_id` apart.
     mode: Option<bool>,
-    /// What was said about `_id`, if it was only included or excluded.
+    /// Whether `_id` is included, if it was only included or excluded.
     id: Option<bool>,
 }
 

@@ -118,7 +118,7 @@ fn sort(stage: Arc<Stage>, input: Documents, run: &Run) -> Result<Documents, Que
     }
 }
 
-/// What a sort has seen so far.
+/// The documents that a sort has read so far.
 struct Sorter {
     stage: Arc<Stage>,
     run: Run,
@@ -210,7 +210,7 @@ fn documents_of(kept: BinaryHeap<Entry>, meter: &Meter) -> Result<Vec<Document>,
 struct Merged {
     stage: Arc<Stage>,
     runs: Vec<Documents>,
-    /// What the heads hold.
+    /// The memory of the heads.
     memory: Memory,
     /// The first document of each run; its position is the number of the run.
     heads: BinaryHeap<Reverse<Entry>>,

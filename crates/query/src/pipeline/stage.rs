@@ -81,7 +81,7 @@ impl Stage {
         )
     }
 
-    /// What the stage does to one document, if it turns each into at most one.
+    /// The function of one document, if the stage turns each document into at most one.
     pub(super) fn step(stage: &Arc<Self>, run: &Run) -> Option<Result<Step, QueryError>> {
         let (shared, run) = (Arc::clone(stage), run.clone());
         Some(Ok(match &**stage {
@@ -153,7 +153,7 @@ impl Stage {
         }
     }
 
-    /// What one document becomes; `None` if it is dropped. Only for stages without memory.
+    /// The document that one document is turned into; `None` if it is dropped. Only for stages without memory.
     fn apply(
         &self,
         document: Document,
@@ -196,12 +196,12 @@ impl Stage {
     }
 }
 
-/// What a stage does to one document.
+/// The function of a stage on one document.
 ///
 /// The charge lives as long as the document is on its way through the steps.
 pub(super) type Step = Box<dyn FnMut(Document, &mut Charge) -> Result<Flow, QueryError> + Send>;
 
-/// What becomes of a document.
+/// The outcome for one document.
 pub(super) enum Flow {
     /// It goes on.
     Next(Document),
@@ -248,7 +248,7 @@ pub(super) fn deferred_stream(
     Box::new(Deferred { make: Some(Box::new(make)), made: None })
 }
 
-/// What makes a stream when it is first needed.
+/// Makes a stream when it is first needed.
 type Make = Box<dyn FnOnce() -> Result<Documents, QueryError> + Send>;
 
 struct Deferred {

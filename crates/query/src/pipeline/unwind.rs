@@ -127,7 +127,7 @@ impl<'a> Options<'a> {
     }
 }
 
-/// What a path through documents, and only documents, leads to.
+/// The value that a path through documents, and only documents, leads to.
 fn get<'a>(document: &'a Document, components: &[String]) -> Option<&'a Bson> {
     let (first, rest) = components.split_first()?;
     let value = document.get(first)?;
@@ -189,7 +189,7 @@ struct Unwound {
     input: Documents,
     /// The document without its array, and the elements still to come.
     current: Option<(Document, std::iter::Enumerate<std::vec::IntoIter<Bson>>)>,
-    /// What they hold.
+    /// The memory of both.
     memory: Memory,
 }
 

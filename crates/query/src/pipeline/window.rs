@@ -33,7 +33,7 @@ pub(super) struct WindowStage {
     outputs: Vec<(FieldPath, Function)>,
 }
 
-/// What a field is computed by.
+/// The function that computes a field.
 #[derive(Clone, Debug)]
 enum Function {
     Accumulator(Box<Accumulator>, Window),
@@ -193,7 +193,7 @@ impl Rows<'_> {
             .collect()
     }
 
-    /// What each row is sorted by, where that is one field.
+    /// The sort key of each row, where that is one field.
     fn sorted_by(&self) -> Vec<&Bson> {
         self.entries.iter().map(|entry| entry.key.values().first().unwrap_or(&Bson::Null)).collect()
     }
@@ -390,7 +390,7 @@ fn accumulate(
     let nothing = Document::new();
     let start = || accumulator.start(&Bson::Null, Frame::new(&nothing, &rows.run.variables));
     let fresh = || Memory::new("$setWindowFields", rows.run);
-    // What a window holds is given back with it, so each has its own count.
+    // A window gives its memory back when it ends, so each window has its own count.
     let mut memory = fresh();
     // A growing window gives every row a copy of it: the column is counted as it grows.
     let mut held = fresh();
@@ -418,7 +418,7 @@ fn accumulate(
     Ok(column)
 }
 
-/// Fills what is null between two numbers by the line between them over what rows are sorted by.
+/// Fills nulls between two numbers by linear interpolation over the sort key.
 fn linear_fill(rows: &Rows<'_>, values: Vec<Bson>) -> Result<Vec<Option<Bson>>, QueryError> {
     let position = |key: &Bson| match key {
         Bson::DateTime(date) => Some(date.timestamp_millis() as f64),

@@ -45,7 +45,7 @@ impl Application<'_> {
         Ok(projected)
     }
 
-    /// What becomes of a stored value; `None` leaves it out. Computed fields come later.
+    /// The projected form of a stored value; `None` leaves it out. Computed fields come later.
     fn field(&self, kind: Kind, value: &Bson, child: &Child) -> Result<Option<Bson>, QueryError> {
         Ok(match child {
             Child::Include => Some(value.clone()),

@@ -55,7 +55,7 @@ impl<'a> Parser<'a> {
                 root.push("_id", Child::Include);
             }
             Kind::Exclusion if self.id_included => {
-                // It stays anyway, and an exclusion has no place for what is included.
+                // An exclusion keeps `_id` without naming it.
                 if let Some(child) = root.get_mut("_id") {
                     *child = Child::Include;
                 }

@@ -228,7 +228,7 @@ fn pick(name: &str, args: &[Option<Operand<'_>>], pick: Pick, meter: &Meter) -> 
 pub(crate) struct Sum {
     integers: i128,
     doubles: f64,
-    /// What rounding lost from `doubles`.
+    /// The part of `doubles` that rounding lost.
     lost: f64,
     decimals: Option<Decimal>,
     saw_long: bool,

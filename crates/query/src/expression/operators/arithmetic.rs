@@ -67,7 +67,7 @@ pub(crate) fn narrow(result: i64, may_be_int: bool) -> Number {
     }
 }
 
-/// An operator of one number: null for nothing, an error for what is no number.
+/// An operator of one number. A missing argument gives null, and any other type is refused.
 pub(super) fn unary(
     name: &str,
     args: &[Operand<'_>],

@@ -164,7 +164,7 @@ fn index_of_array(args: &[Operand<'_>], _: &Meter) -> Evaluated {
 }
 
 fn range(args: &[Operand<'_>], meter: &Meter) -> Evaluated {
-    /// What one number of the result takes.
+    /// The bytes of one number of the result.
     const NUMBER_SIZE: u64 = size_of::<Bson>() as u64;
     const PARTS: [(&str, &str, i32, i32); 3] = [
         ("starting value", "a starting value", 34443, 34444),
@@ -202,7 +202,7 @@ fn range(args: &[Operand<'_>], meter: &Meter) -> Evaluated {
     if bytes > MAX_INTERMEDIATE_BYTES as u64 {
         return Err(too_large("$range", usize::try_from(bytes).unwrap_or(usize::MAX)));
     }
-    // Before it is made: what many clients make at once has no room in the process.
+    // Charged before it is made: the arrays of many clients at once may not fit into the process.
     let mut charge = meter.charge();
     charge.grow("$range", bytes as usize)?;
     let mut numbers = Vec::with_capacity(count as usize);

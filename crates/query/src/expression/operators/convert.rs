@@ -37,7 +37,7 @@ fn to(args: &[Operand<'_>], target: Target) -> Evaluated {
     }
 }
 
-/// What a value is converted to.
+/// The type that a value is converted to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Target {
     Bool,

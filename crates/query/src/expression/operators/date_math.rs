@@ -66,7 +66,7 @@ const fn mover(name: &'static str, evaluate: ByName) -> Named {
     }
 }
 
-/// What dates are counted in: months of the calendar, days of the calendar, or milliseconds.
+/// The unit that dates are counted in: months of the calendar, days of the calendar, or milliseconds.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Unit {
     Months(i64),

@@ -66,7 +66,7 @@ fn date_from_string(args: &[Option<Operand<'_>>], _: &Meter) -> Evaluated {
     }
 }
 
-/// What has been read of a date so far.
+/// The parts of a date that have been read so far.
 #[derive(Default)]
 struct Parts {
     year: Option<i64>,

@@ -39,7 +39,7 @@ impl RegexKind {
         }
     }
 
-    /// What is answered when there is no input or no pattern.
+    /// The result when there is no input or no pattern.
     fn nothing(self) -> Bson {
         match self {
             Self::Match => Bson::Boolean(false),
@@ -159,7 +159,7 @@ fn find_all(regex: &Compiled, text: &str, meter: &Meter) -> Result<Bson, QueryEr
     Ok(Bson::Array(matches))
 }
 
-/// What the description of a match costs: each group may hold all of the text.
+/// The bytes of the description of a match: each group may hold all of the text.
 fn described_cost(found: &Groups) -> usize {
     let texts: usize = found.iter().flatten().map(|(start, end)| end - start).sum();
     texts + (found.len() + 1) * ELEMENT_OVERHEAD + 3 * (2 * ELEMENT_OVERHEAD)

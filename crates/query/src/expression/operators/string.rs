@@ -228,7 +228,7 @@ pub(super) fn whole(count: usize) -> Bson {
     i32::try_from(count).map_or(Bson::Int64(count as i64), Bson::Int32)
 }
 
-/// What `$trim` cuts when it is not told: Unicode white space and the null character.
+/// The characters that `$trim` cuts by default: Unicode white space and the null character.
 fn is_blank(character: char) -> bool {
     character == '\0'
         || matches!(character, '\u{9}'..='\u{d}' | ' ' | '\u{a0}' | '\u{1680}')

@@ -7,7 +7,7 @@
 use super::calendar::{Civil, days_in_month, days_of};
 use crate::error::{QueryError, fail};
 
-/// Where a clock on the wall is.
+/// A time zone.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum TimeZone {
     /// Seconds east of UTC.
@@ -49,7 +49,7 @@ impl TimeZone {
         }
     }
 
-    /// What a clock there shows, in milliseconds as if it were UTC.
+    /// The local time, in milliseconds as if it were UTC.
     pub(crate) fn to_local(self, millis: i64) -> i64 {
         millis.saturating_add(self.offset_at(millis) * 1000)
     }
