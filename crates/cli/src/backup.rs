@@ -71,9 +71,7 @@ pub(crate) fn run(arguments: &BackupArguments, screen: &mut Screen) -> Result<Ou
     runtime.block_on(async {
         let change = |options: &mut ClientOptions| {
             if arguments.forward {
-                // What a majority has is what no failover takes back.
-                options.read_concern = Some("majority".to_owned());
-                options.read_preference = ReadPreference::PRIMARY;
+                connect::read_committed(options);
             } else if options.read_preference == ReadPreference::PRIMARY {
                 let mode = ReadPreferenceMode::SecondaryPreferred;
                 options.read_preference = ReadPreference::new(mode);

@@ -1,9 +1,9 @@
-//! What every command that talks to a deployment does alike: reading the connection string, making
+//! The common part of all commands that talk to a deployment: reading the connection string, making
 //! a runtime, and telling why it did not work.
 
 use quorate_client::{Client, ClientError, ClientOptions, Error, ErrorKind, TlsOptions};
 use quorate_connection_string::{ConnectionString, Seeds};
-use quorate_protocol::ServerAddress;
+use quorate_protocol::{ReadPreference, ServerAddress};
 use quorate_seed_list::{ResolveError, SeedListResolver};
 
 use crate::remedy::CHECK_LIMITS;
@@ -65,6 +65,12 @@ pub(crate) async fn client(
         Err(ClientError::Resolve(error)) => Err(not_found(&error)),
         Err(error) => Err(refused(&error)),
     }
+}
+
+/// Reads what a majority has, at the primary: no failover takes it back.
+pub(crate) fn read_committed(options: &mut ClientOptions) {
+    options.read_concern = Some("majority".to_owned());
+    options.read_preference = ReadPreference::PRIMARY;
 }
 
 /// DNS had no answer to believe.

@@ -28,7 +28,7 @@ use std::time::Duration;
 use bson::rawdoc;
 use quorate_client::{Client, ClientOptions, WriteConcern};
 use quorate_connection_string::{ConnectionString, WriteAcknowledgement};
-use quorate_protocol::{ReadPreference, ServerAddress};
+use quorate_protocol::ServerAddress;
 use quorate_server_discovery::{
     DiscoveryOptions, SelectionFailure, SelectionRequest, ServerDescription, ServerType,
     TopologyDescription,
@@ -144,9 +144,7 @@ fn carry_out(plan: &Plan<'_>, screen: &mut Screen) -> Result<(Outcome, Option<Sc
             w: Some(WriteAcknowledgement::Majority),
             ..options.write_concern.clone()
         };
-        // Whatever the connection string reads with: what a majority has is what cannot be lost.
-        options.read_concern = Some("majority".to_owned());
-        options.read_preference = ReadPreference::PRIMARY;
+        connect::read_committed(&mut options);
         let database = options.default_database.clone().unwrap_or_else(|| DATABASE.to_owned());
         let client = Client::with_options(options).map_err(|error| connect::refused(&error))?;
         let drilled = drill(plan, &uri, &client, &database, screen).await;

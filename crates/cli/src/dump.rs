@@ -82,14 +82,12 @@ pub(crate) fn run(arguments: &DumpArguments, screen: &mut Screen) -> Result<Outc
     let selection = Selection::parse(&arguments.only)?;
     let runtime = transfer::runtime()?;
     runtime.block_on(async {
-        let read_committed = |options: &mut quorate_client::ClientOptions| {
+        let change = |options: &mut quorate_client::ClientOptions| {
             if arguments.oplog {
-                // What a majority has is what no failover takes back.
-                options.read_concern = Some("majority".to_owned());
-                options.read_preference = quorate_protocol::ReadPreference::PRIMARY;
+                connect::read_committed(options);
             }
         };
-        let (client, _) = connect::client(&uri, read_committed).await?;
+        let (client, _) = connect::client(&uri, change).await?;
         let dumped = dump(arguments, &selection, &client, screen).await;
         client.close().await;
         dumped

@@ -27,11 +27,11 @@ use quorate_protocol::PROMETHEUS_CONTENT_TYPE;
 use quorate_server_discovery::ServerType;
 use serde_json::json;
 use tokio::net::TcpListener;
-use tokio::task::AbortHandle;
 
 use crate::clock;
 use crate::metrics;
 use crate::screen::{Failure, Screen};
+use crate::task::Task;
 use crate::view::collector::Live;
 
 pub(crate) use tls::TlsFiles;
@@ -62,7 +62,7 @@ const MAX_TOKEN_FILE: usize = 4096;
 pub(crate) struct Exporter {
     address: SocketAddr,
     scheme: &'static str,
-    task: AbortHandle,
+    _task: Task,
 }
 
 impl Exporter {
@@ -76,12 +76,6 @@ impl Exporter {
         screen.event("metrics", json!({"url": url}))?;
         screen.talk_unless_json(format_args!("metrics at {url}"));
         Ok(())
-    }
-}
-
-impl Drop for Exporter {
-    fn drop(&mut self) {
-        self.task.abort();
     }
 }
 
@@ -150,13 +144,13 @@ pub(crate) async fn serve(
     let scheme = if acceptor.is_some() { "https" } else { "http" };
     // Both end only with the process, or when the exporter is dropped.
     let task = match acceptor {
-        None => tokio::spawn(async move { axum::serve(listener, router).await }),
+        None => Task::spawn(async move { axum::serve(listener, router).await }),
         Some(acceptor) => {
             let listener = tls::TlsListener::new(listener, acceptor)?;
-            tokio::spawn(async move { axum::serve(listener, router).await })
+            Task::spawn(async move { axum::serve(listener, router).await })
         }
     };
-    Ok(Exporter { address, scheme, task: task.abort_handle() })
+    Ok(Exporter { address, scheme, _task: task })
 }
 
 /// Refuses requests without the token, if there is one.

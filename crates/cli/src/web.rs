@@ -29,11 +29,11 @@ use quorate_client::Client;
 use quorate_protocol::ServerAddress;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
-use tokio::task::AbortHandle;
 
 use crate::clock;
 use crate::exporter::metrics_reply;
 use crate::screen::{Failure, Screen};
+use crate::task::Task;
 use crate::view::Input;
 use crate::view::actions::{Action, ActionError, Actions};
 use crate::view::collector::Live;
@@ -46,7 +46,7 @@ const MAX_BODY: usize = 4096;
 /// A page that is served until this is dropped.
 pub(crate) struct Page {
     url: String,
-    task: AbortHandle,
+    _task: Task,
 }
 
 impl Page {
@@ -74,12 +74,6 @@ pub(crate) fn tell_page(url: &str, screen: &mut Screen) -> Result<(), Failure> {
     screen.event("page", json!({"url": url}))?;
     screen.talk_unless_json(format_args!("see it at {url}"));
     Ok(())
-}
-
-impl Drop for Page {
-    fn drop(&mut self) {
-        self.task.abort();
-    }
 }
 
 /// What every request needs.
@@ -141,12 +135,9 @@ pub(crate) async fn serve(
         .layer(DefaultBodyLimit::max(MAX_BODY))
         .layer(middleware::from_fn_with_state(Arc::clone(&site), guard::check))
         .with_state(site);
-    let serving = async move {
-        // It ends only with the process, or when the page is dropped.
-        let _ = axum::serve(listener, router).await;
-    };
-    let task = tokio::spawn(serving).abort_handle();
-    Ok(Page { url: format!("http://{address}/"), task })
+    // Ends only with the process, or when the page is dropped.
+    let task = Task::spawn(async move { axum::serve(listener, router).await });
+    Ok(Page { url: format!("http://{address}/"), _task: task })
 }
 
 async fn asset(

@@ -21,7 +21,7 @@ use tokio::time::timeout;
 use super::examination::Examination;
 use super::inside::{self, Inside};
 use super::probe::Prober;
-use super::waiting;
+use super::waiting::{self, count};
 use crate::finding::{Finding, Stops};
 use crate::remedy;
 use crate::words::Foreign;
@@ -218,12 +218,7 @@ fn connections(
     status: &RawDocument,
 ) -> Option<Finding> {
     let counts = status.get_document("connections").ok()?;
-    let count = |name: &str| {
-        let value = counts.get(name).ok().flatten()?;
-        let number = value.as_i64().or_else(|| value.as_i32().map(i64::from))?;
-        u64::try_from(number).ok()
-    };
-    let (current, available) = (count("current")?, count("available")?);
+    let (current, available) = (count(counts, "current")?, count(counts, "available")?);
     let total = current.saturating_add(available);
     let pool = match seen.uri.options().max_pool_size {
         None => DEFAULT_POOL_SIZE,

@@ -10,13 +10,14 @@ use axum::serve::Listener;
 use quorate_tls_config::{FileError, read_authorities, read_certificates, read_key};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, mpsc};
-use tokio::task::AbortHandle;
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::server::WebPkiClientVerifier;
 use tokio_rustls::rustls::{Error, ServerConfig};
 use tokio_rustls::server::TlsStream;
+
+use crate::task::Task;
 
 /// How long a client may take to agree on TLS.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -70,21 +71,15 @@ pub(super) fn acceptor(files: &TlsFiles) -> Result<TlsAcceptor, TlsError> {
 pub(super) struct TlsListener {
     agreed: mpsc::Receiver<(TlsStream<TcpStream>, SocketAddr)>,
     address: SocketAddr,
-    task: AbortHandle,
+    _task: Task,
 }
 
 impl TlsListener {
     pub(super) fn new(listener: TcpListener, acceptor: TlsAcceptor) -> io::Result<Self> {
         let address = listener.local_addr()?;
         let (agree, agreed) = mpsc::channel(MAX_HANDSHAKES);
-        let task = tokio::spawn(accept(listener, acceptor, agree)).abort_handle();
-        Ok(Self { agreed, address, task })
-    }
-}
-
-impl Drop for TlsListener {
-    fn drop(&mut self) {
-        self.task.abort();
+        let task = Task::spawn(accept(listener, acceptor, agree));
+        Ok(Self { agreed, address, _task: task })
     }
 }
 

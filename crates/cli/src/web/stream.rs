@@ -12,10 +12,10 @@ use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream::unfold;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
-use tokio::task::AbortHandle;
 use tokio::time::sleep;
 
 use crate::clock;
+use crate::task::Task;
 use crate::view::collector::Live;
 
 /// How many pages may listen at once.
@@ -34,15 +34,15 @@ type Words = Arc<str>;
 pub(super) struct Stream {
     words: watch::Sender<Words>,
     listeners: Arc<Semaphore>,
-    task: AbortHandle,
+    _task: Task,
 }
 
 impl Stream {
     /// Begins to follow a view.
     pub(super) fn start(live: Live) -> Self {
         let words = watch::Sender::new(Words::from(""));
-        let task = tokio::spawn(follow(live, words.clone())).abort_handle();
-        Self { words, listeners: Arc::new(Semaphore::new(MAX_LISTENERS)), task }
+        let task = Task::spawn(follow(live, words.clone()));
+        Self { words, listeners: Arc::new(Semaphore::new(MAX_LISTENERS)), _task: task }
     }
 
     /// The events for one more page; none if there are too many.
@@ -54,12 +54,6 @@ impl Stream {
         let events = unfold((words, permit), next);
         let alive = KeepAlive::new().interval(KEEP_ALIVE);
         Some(Sse::new(events).keep_alive(alive).into_response())
-    }
-}
-
-impl Drop for Stream {
-    fn drop(&mut self) {
-        self.task.abort();
     }
 }
 
