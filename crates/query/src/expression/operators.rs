@@ -163,6 +163,17 @@ const fn optional(name: &'static str) -> Field {
     Field { name, required: None }
 }
 
+/// An operator with these named arguments. The codes are those for an argument that is no object, and for a field
+/// that is not among these.
+const fn named_of(
+    name: &'static str,
+    [not_an_object, unknown_field]: [i32; 2],
+    fields: &'static [Field],
+    evaluate: ByName,
+) -> Named {
+    Named { name, bare: false, not_an_object, unknown_field, fields, evaluate }
+}
+
 const fn positional_of(name: &'static str, arity: Arity, compute: Compute) -> Positional {
     Positional { name, arity, null_if_any: false, compute }
 }

@@ -8,7 +8,7 @@ use bson::{Bson, Document};
 use super::accumulator::Accumulator;
 use super::group::{By, Group};
 use super::memory::Memory;
-use super::stage::{Made, Stage, deferred};
+use super::stage::{Made, deferred};
 use super::{Documents, Run};
 use crate::error::{QueryError, fail};
 use crate::expression::operators::as_i64;
@@ -282,10 +282,7 @@ impl BucketAuto {
 }
 
 /// Runs a `$bucketAuto`.
-pub(super) fn run(stage: Arc<Stage>, input: Documents, run: &Run) -> Documents {
+pub(super) fn run(bucket: Arc<BucketAuto>, input: Documents, run: &Run) -> Documents {
     let run = run.clone();
-    deferred(move || match &*stage {
-        Stage::BucketAuto(bucket) => bucket.run(input, &run),
-        _ => Ok(Made::default()),
-    })
+    deferred(move || bucket.run(input, &run))
 }

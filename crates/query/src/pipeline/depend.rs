@@ -175,7 +175,7 @@ fn count(stage: &Stage, needed: &mut Dependencies) -> bool {
             false
         }
         Stage::Facet(facets) => {
-            for (_, pipeline) in facets {
+            for (_, pipeline) in facets.iter() {
                 match needed_fields(pipeline) {
                     Some(fields) => needed.fields.extend(fields),
                     None => needed.whole = true,

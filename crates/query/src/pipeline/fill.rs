@@ -59,7 +59,7 @@ pub(super) fn parse(spec: &Bson, context: &ParseContext) -> Result<Vec<Stage>, Q
     let mut stages = Vec::with_capacity(2);
     if !methods.is_empty() {
         let window = Bson::Document(window_of(spec, methods)?);
-        stages.push(Stage::Window(WindowStage::parse(&window, context)?));
+        stages.push(Stage::Window(WindowStage::parse(&window, context)?.into()));
     }
     if !values.is_empty() {
         let fields = AddFields::parse("$fill", &Bson::Document(values), context)?;

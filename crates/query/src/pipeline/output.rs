@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use bson::{Bson, Document};
 
+use super::parse::{Place, parse};
 use super::{Environment, Pipeline};
 use crate::error::{ErrorCode, QueryError, fail};
 use crate::expression::{Expression, ParseContext, Variables};
@@ -267,7 +268,7 @@ fn when_matched(
             ))),
         },
         Some(Bson::Array(stages)) => {
-            super::parse::update_pipeline(stages, variables, context).map(WhenMatched::Pipeline)
+            parse(stages, Place::Update, variables, context).map(WhenMatched::Pipeline)
         }
         Some(other) => Err(other.wrong_type(
             51191,

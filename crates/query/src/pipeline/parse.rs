@@ -27,29 +27,19 @@ use crate::matcher::Matcher;
 use crate::typed::{Typed, unknown_field};
 use crate::value::Path;
 
-/// Reads a pipeline of a command.
+/// Reads a pipeline of a command, or one that changes one document.
 pub(super) fn parse(
     stages: &[Bson],
+    place: Place,
     variables: &Variables,
     context: &ParseContext,
 ) -> Result<Pipeline, QueryError> {
-    Reader { variables, context: context.clone(), place: Place::Command, depth: 0, above: 0 }
-        .pipeline(stages)
-}
-
-/// Reads a pipeline that changes one document.
-pub(super) fn update_pipeline(
-    stages: &[Bson],
-    variables: &Variables,
-    context: &ParseContext,
-) -> Result<Pipeline, QueryError> {
-    Reader { variables, context: context.clone(), place: Place::Update, depth: 0, above: 0 }
-        .pipeline(stages)
+    Reader { variables, context: context.clone(), place, depth: 0, above: 0 }.pipeline(stages)
 }
 
 /// The place of a pipeline, which decides which stages it may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+pub(super) enum Place {
     Command,
     Facet,
     Lookup,
@@ -156,30 +146,30 @@ impl Reader<'_> {
             "$project" => Stage::Project(Projection::parse(spec, context)?),
             "$addFields" | "$set" => Stage::AddFields(AddFields::parse(name, spec, context)?),
             "$unset" => Stage::Project(Projection::unset(spec)?),
-            "$group" => Stage::Group(Group::parse(spec, context)?),
-            "$sort" => Stage::Sort(SortStage::parse(spec)?),
+            "$group" => Stage::Group(Group::parse(spec, context)?.into()),
+            "$sort" => Stage::Sort(SortStage::parse(spec)?.into()),
             "$limit" => Stage::Limit(limit(spec)?),
             "$skip" => Stage::Skip(skip(spec)?),
             "$count" => Stage::Count(count_field(spec)?),
             "$unwind" => Stage::Unwind(Unwind::parse(spec)?),
-            "$lookup" => Stage::Lookup(self.lookup(spec)?),
+            "$lookup" => Stage::Lookup(self.lookup(spec)?.into()),
             "$graphLookup" => Stage::GraphLookup(GraphLookup::parse(spec, context)?),
-            "$facet" => Stage::Facet(self.facet(spec)?),
-            "$bucket" => Stage::Group(bucket::parse(spec, context)?),
-            "$bucketAuto" => Stage::BucketAuto(BucketAuto::parse(spec, context)?),
+            "$facet" => Stage::Facet(self.facet(spec)?.into()),
+            "$bucket" => Stage::Group(bucket::parse(spec, context)?.into()),
+            "$bucketAuto" => Stage::BucketAuto(BucketAuto::parse(spec, context)?.into()),
             "$sortByCount" => return self.sort_by_count(spec, read),
             "$replaceRoot" => self.replace_root(spec)?,
             "$replaceWith" => Stage::ReplaceRoot {
                 expression: Expression::parse(spec, context)?,
                 stage: "$replaceWith",
             },
-            "$setWindowFields" => Stage::Window(WindowStage::parse(spec, context)?),
+            "$setWindowFields" => Stage::Window(WindowStage::parse(spec, context)?.into()),
             "$fill" => {
                 read.extend(fill::parse(spec, context)?);
                 return Ok(());
             }
             "$sample" => Stage::Sample(sample_size(spec)?),
-            "$unionWith" => Stage::UnionWith(self.union_with(spec)?),
+            "$unionWith" => Stage::UnionWith(self.union_with(spec)?.into()),
             "$redact" => Stage::Redact(Expression::parse(spec, &context.clone().for_redact())?),
             "$documents" => Stage::Documents(Expression::parse(spec, context)?),
             "$out" => Stage::Output(Output::parse_out(spec)?),
@@ -423,8 +413,8 @@ impl Reader<'_> {
             }
         }
         let group = bson::doc! { "_id": spec.clone(), "count": { "$sum": 1 } };
-        read.push(Stage::Group(Group::parse(&Bson::Document(group), &self.context)?));
-        read.push(Stage::Sort(SortStage::parse(&bson::bson!({ "count": -1 }))?));
+        read.push(Stage::Group(Group::parse(&Bson::Document(group), &self.context)?.into()));
+        read.push(Stage::Sort(SortStage::parse(&bson::bson!({ "count": -1 }))?.into()));
         Ok(())
     }
 }

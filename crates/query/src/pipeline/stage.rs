@@ -25,7 +25,7 @@ use crate::matcher::Matcher;
 use crate::meter::Charge;
 use crate::typed::Typed;
 
-/// A stage, ready to run.
+/// A stage, ready to run. A stage that holds documents back shares itself with the stream that it makes.
 #[derive(Clone, Debug)]
 pub(super) enum Stage {
     Match {
@@ -47,15 +47,15 @@ pub(super) enum Stage {
     Skip(u64),
     Count(String),
     Unwind(Unwind),
-    Sort(SortStage),
-    Group(Group),
-    BucketAuto(BucketAuto),
-    Window(WindowStage),
+    Sort(Arc<SortStage>),
+    Group(Arc<Group>),
+    BucketAuto(Arc<BucketAuto>),
+    Window(Arc<WindowStage>),
     Sample(u64),
-    Lookup(Lookup),
+    Lookup(Arc<Lookup>),
     GraphLookup(GraphLookup),
-    UnionWith(UnionWith),
-    Facet(Vec<(String, Pipeline)>),
+    UnionWith(Arc<UnionWith>),
+    Facet(Arc<Vec<(String, Pipeline)>>),
     Documents(Expression),
     System(SystemStage),
     Output(Output),
@@ -118,7 +118,7 @@ impl Stage {
                     Ok(Flow::Dropped)
                 })
             }
-            Self::Lookup(_) => lookup::step(shared, run),
+            Self::Lookup(lookup) => lookup::step(Arc::clone(lookup), run),
             Self::Project(_)
             | Self::AddFields(_)
             | Self::ReplaceRoot { .. }
@@ -131,18 +131,17 @@ impl Stage {
     }
 
     /// Puts the stage behind the documents that it works on.
-    pub(super) fn run(stage: &Arc<Self>, input: Documents, run: &Run) -> Documents {
-        let shared = Arc::clone(stage);
-        match &**stage {
+    pub(super) fn run(&self, input: Documents, run: &Run) -> Documents {
+        match self {
             Self::Count(field) => count::run(field.clone(), input),
             Self::Unwind(unwind) => unwind::run(unwind.clone(), input, run),
-            Self::Sort(_) => sort::run(shared, input, run),
-            Self::Group(_) => group::run(shared, input, run),
-            Self::BucketAuto(_) => bucket::run(shared, input, run),
-            Self::Window(_) => window::run(shared, input, run),
+            Self::Sort(sort) => sort::run(Arc::clone(sort), input, run),
+            Self::Group(group) => group::run(Arc::clone(group), input, run),
+            Self::BucketAuto(bucket) => bucket::run(Arc::clone(bucket), input, run),
+            Self::Window(window) => window::run(Arc::clone(window), input, run),
             Self::Sample(size) => sample::run(*size, input, run),
-            Self::UnionWith(_) => facet::run_union(shared, input, run),
-            Self::Facet(_) => facet::run_facet(shared, input, run),
+            Self::UnionWith(union) => facet::run_union(Arc::clone(union), input, run),
+            Self::Facet(facets) => facet::run_facet(Arc::clone(facets), input, run),
             Self::Documents(expression) => literal_documents(expression, run),
             Self::System(system) => match run.environment.system(system) {
                 Ok(documents) => Box::new(documents.into_iter().map(Ok)),

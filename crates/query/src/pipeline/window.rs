@@ -10,7 +10,7 @@ use bson::{Bson, Document};
 use super::accumulator::{Accumulator, State};
 use super::memory::Memory;
 use super::output::check_known;
-use super::stage::{Made, Stage, deferred};
+use super::stage::{Made, deferred};
 use super::unwind::set;
 use super::window_frame::Window;
 use super::{Documents, Run};
@@ -161,12 +161,9 @@ impl WindowStage {
     }
 }
 
-pub(super) fn run(stage: Arc<Stage>, input: Documents, run: &Run) -> Documents {
+pub(super) fn run(window: Arc<WindowStage>, input: Documents, run: &Run) -> Documents {
     let run = run.clone();
-    deferred(move || match &*stage {
-        Stage::Window(window) => window.run(input, &run),
-        _ => Ok(Made::default()),
-    })
+    deferred(move || window.run(input, &run))
 }
 
 struct Entry {

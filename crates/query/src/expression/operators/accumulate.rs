@@ -5,7 +5,9 @@ use std::cmp::Ordering;
 
 use bson::Bson;
 
-use super::{ByName, Evaluated, Field, Named, Positional, as_i64, at_least, copy, part, required};
+use super::{
+    ByName, Evaluated, Field, Named, Positional, as_i64, at_least, copy, named_of, part, required,
+};
 use crate::error::{QueryError, fail};
 use crate::expression::operand::Operand;
 use crate::meter::{Kept, Meter};
@@ -26,22 +28,18 @@ pub(super) static NAMED: &[Named] = &[
     picker("$lastN", |args, meter| pick("$lastN", args, Pick::Last, meter)),
     picker("$minN", |args, meter| pick("$minN", args, Pick::Min, meter)),
     picker("$maxN", |args, meter| pick("$maxN", args, Pick::Max, meter)),
-    Named {
-        name: "$median",
-        bare: false,
-        not_an_object: 7436100,
-        unknown_field: 40415,
-        fields: &[required("input", 40414), required("method", 40414)],
-        evaluate: median,
-    },
-    Named {
-        name: "$percentile",
-        bare: false,
-        not_an_object: 7429703,
-        unknown_field: 40415,
-        fields: &[required("input", 40414), required("p", 40414), required("method", 40414)],
-        evaluate: percentile,
-    },
+    named_of(
+        "$median",
+        [7436100, 40415],
+        &[required("input", 40414), required("method", 40414)],
+        median,
+    ),
+    named_of(
+        "$percentile",
+        [7429703, 40415],
+        &[required("input", 40414), required("p", 40414), required("method", 40414)],
+        percentile,
+    ),
 ];
 
 const PERCENTILE_CODE: i32 = 7750300;
@@ -121,14 +119,7 @@ fn percentile(args: &[Option<Operand<'_>>], _: &Meter) -> Evaluated {
 const PICKER_FIELDS: &[Field] = &[required("n", 5787906), required("input", 5787907)];
 
 const fn picker(name: &'static str, evaluate: ByName) -> Named {
-    Named {
-        name,
-        bare: false,
-        not_an_object: 5787801,
-        unknown_field: 5787901,
-        fields: PICKER_FIELDS,
-        evaluate,
-    }
+    named_of(name, [5787801, 5787901], PICKER_FIELDS, evaluate)
 }
 
 /// A single array stands for its elements; several arguments for themselves.

@@ -4,7 +4,7 @@ use bson::{Bson, DateTime, Document};
 
 use super::calendar::{Civil, iso_year_start, millis_of};
 use super::timezone::TimeZone;
-use super::{ByName, Evaluated, Field, Named, as_i64, optional, required};
+use super::{ByName, Evaluated, Field, Named, as_i64, named_of, optional, required};
 use crate::error::{ErrorCode, QueryError, fail};
 use crate::expression::operand::Operand;
 use crate::meter::Meter;
@@ -30,22 +30,13 @@ pub(super) static NAMED: &[Named] = &[
     of_moment("$tsIncrement", TIMESTAMP, |args, _| {
         timestamp_part("$tsIncrement", args, |time| time.increment)
     }),
-    Named {
-        name: "$dateToParts",
-        bare: false,
-        not_an_object: 40524,
-        unknown_field: 40520,
-        fields: &[required("date", 40522), optional("timezone"), optional("iso8601")],
-        evaluate: to_parts,
-    },
-    Named {
-        name: "$dateFromParts",
-        bare: false,
-        not_an_object: 40519,
-        unknown_field: 40518,
-        fields: FROM_PARTS,
-        evaluate: from_parts,
-    },
+    named_of(
+        "$dateToParts",
+        [40524, 40520],
+        &[required("date", 40522), optional("timezone"), optional("iso8601")],
+        to_parts,
+    ),
+    named_of("$dateFromParts", [40519, 40518], FROM_PARTS, from_parts),
 ];
 
 const TIMESTAMP: &[Field] = &[required("timestamp", 40539)];

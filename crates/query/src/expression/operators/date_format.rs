@@ -7,25 +7,18 @@ use bson::Bson;
 use super::calendar::Civil;
 use super::date::date_and_zone;
 use super::timezone::TimeZone;
-use super::{Evaluated, Named, optional, required};
+use super::{Evaluated, Named, named_of, optional, required};
 use crate::error::{QueryError, fail};
 use crate::expression::operand::Operand;
 use crate::meter::Meter;
 use crate::typed::Typed;
 
-pub(super) static NAMED: &[Named] = &[Named {
-    name: "$dateToString",
-    bare: false,
-    not_an_object: 18629,
-    unknown_field: 18534,
-    fields: &[
-        required("date", 18628),
-        optional("format"),
-        optional("timezone"),
-        optional("onNull"),
-    ],
-    evaluate: date_to_string,
-}];
+pub(super) static NAMED: &[Named] = &[named_of(
+    "$dateToString",
+    [18629, 18534],
+    &[required("date", 18628), optional("format"), optional("timezone"), optional("onNull")],
+    date_to_string,
+)];
 
 pub(super) const MONTHS: [&str; 12] = [
     "January",

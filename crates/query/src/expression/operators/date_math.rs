@@ -9,7 +9,7 @@ use bson::{Bson, DateTime};
 use super::calendar::{Civil, DAY, days_in_month, days_of, millis_of};
 use super::date::{as_date, as_timezone, date_and_zone};
 use super::timezone::TimeZone;
-use super::{ByName, Evaluated, Field, Named, as_i64, optional, required};
+use super::{ByName, Evaluated, Field, Named, as_i64, named_of, optional, required};
 use crate::error::{ErrorCode, QueryError, fail};
 use crate::expression::operand::Operand;
 use crate::meter::Meter;
@@ -18,34 +18,30 @@ use crate::typed::Typed;
 pub(super) static NAMED: &[Named] = &[
     mover("$dateAdd", |args, _| add("$dateAdd", args, 1)),
     mover("$dateSubtract", |args, _| add("$dateSubtract", args, -1)),
-    Named {
-        name: "$dateDiff",
-        bare: false,
-        not_an_object: 5166301,
-        unknown_field: 5166302,
-        fields: &[
+    named_of(
+        "$dateDiff",
+        [5166301, 5166302],
+        &[
             required("startDate", 5166303),
             required("endDate", 5166304),
             required("unit", 5166305),
             optional("timezone"),
             optional("startOfWeek"),
         ],
-        evaluate: diff,
-    },
-    Named {
-        name: "$dateTrunc",
-        bare: false,
-        not_an_object: 5439007,
-        unknown_field: 5439008,
-        fields: &[
+        diff,
+    ),
+    named_of(
+        "$dateTrunc",
+        [5439007, 5439008],
+        &[
             required("date", 5439009),
             required("unit", 5439010),
             optional("binSize"),
             optional("timezone"),
             optional("startOfWeek"),
         ],
-        evaluate: trunc,
-    },
+        trunc,
+    ),
 ];
 
 const MOVER_FIELDS: &[Field] = &[
@@ -56,14 +52,7 @@ const MOVER_FIELDS: &[Field] = &[
 ];
 
 const fn mover(name: &'static str, evaluate: ByName) -> Named {
-    Named {
-        name,
-        bare: false,
-        not_an_object: 5166400,
-        unknown_field: 5166401,
-        fields: MOVER_FIELDS,
-        evaluate,
-    }
+    named_of(name, [5166400, 5166401], MOVER_FIELDS, evaluate)
 }
 
 /// The unit that dates are counted in: months of the calendar, days of the calendar, or milliseconds.

@@ -8,26 +8,24 @@ use super::convert::CONVERSION_FAILURE;
 use super::date::as_timezone;
 use super::date_format::{MONTHS, format_argument};
 use super::timezone::{TimeZone, parse_offset};
-use super::{Evaluated, Named, optional, required};
+use super::{Evaluated, Named, named_of, optional, required};
 use crate::error::{QueryError, fail};
 use crate::expression::operand::Operand;
 use crate::meter::Meter;
 use crate::typed::Typed;
 
-pub(super) static NAMED: &[Named] = &[Named {
-    name: "$dateFromString",
-    bare: false,
-    not_an_object: 40540,
-    unknown_field: 40541,
-    fields: &[
+pub(super) static NAMED: &[Named] = &[named_of(
+    "$dateFromString",
+    [40540, 40541],
+    &[
         required("dateString", 40542),
         optional("format"),
         optional("timezone"),
         optional("onNull"),
         optional("onError"),
     ],
-    evaluate: date_from_string,
-}];
+    date_from_string,
+)];
 
 fn date_from_string(args: &[Option<Operand<'_>>], _: &Meter) -> Evaluated {
     let text = args[0].as_ref().unwrap_or(&Operand::MISSING);

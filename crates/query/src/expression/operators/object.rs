@@ -3,7 +3,7 @@
 use bson::{Bson, Document};
 
 use super::string::whole;
-use super::{Evaluated, Named, Positional, at_least, exactly, part, required, room};
+use super::{Evaluated, Named, Positional, at_least, exactly, named_of, part, required, room};
 use crate::expression::bounds::{Budget, cost, field_cost};
 use crate::expression::operand::Operand;
 use crate::meter::{Meter, steps_to_copy};
@@ -33,14 +33,12 @@ pub(super) static NAMED: &[Named] = &[SET_FIELD];
 pub(in crate::expression) static GET_FIELD: Positional = exactly(2, "$getField", get_field);
 
 /// `$setField`, and `$unsetField` as a case of it.
-pub(in crate::expression) const SET_FIELD: Named = Named {
-    name: "$setField",
-    bare: false,
-    not_an_object: 4161100,
-    unknown_field: 4161101,
-    fields: &[required("field", 4161102), required("input", 4161109), required("value", 4161103)],
-    evaluate: set_field,
-};
+pub(in crate::expression) const SET_FIELD: Named = named_of(
+    "$setField",
+    [4161100, 4161101],
+    &[required("field", 4161102), required("input", 4161109), required("value", 4161103)],
+    set_field,
+);
 
 fn merge_objects<'a>(inputs: impl Iterator<Item = Option<&'a Bson>>, meter: &Meter) -> Evaluated {
     let mut merged = Document::new();

@@ -9,8 +9,8 @@ use std::collections::BTreeSet;
 use bson::Bson;
 
 use super::{
-    ByName, Evaluated, Field, Named, Positional, as_i64, at_least, exactly, optional, required,
-    room,
+    ByName, Evaluated, Field, Named, Positional, as_i64, at_least, exactly, named_of, optional,
+    required, room,
 };
 use crate::error::{QueryError, fail};
 use crate::expression::bounds::Budget;
@@ -58,28 +58,14 @@ pub(super) static NAMED: &[Named] = &[
 const TRIMMER_FIELDS: &[Field] = &[required("input", 50695), optional("chars")];
 
 const fn trimmer(name: &'static str, evaluate: ByName) -> Named {
-    Named {
-        name,
-        bare: false,
-        not_an_object: 50696,
-        unknown_field: 50694,
-        fields: TRIMMER_FIELDS,
-        evaluate,
-    }
+    named_of(name, [50696, 50694], TRIMMER_FIELDS, evaluate)
 }
 
 const REPLACER_FIELDS: &[Field] =
     &[required("input", 51749), required("find", 51748), required("replacement", 51747)];
 
 const fn replacer(name: &'static str, evaluate: ByName) -> Named {
-    Named {
-        name,
-        bare: false,
-        not_an_object: 51751,
-        unknown_field: 51750,
-        fields: REPLACER_FIELDS,
-        evaluate,
-    }
+    named_of(name, [51751, 51750], REPLACER_FIELDS, evaluate)
 }
 
 fn concat(args: &[Operand<'_>], meter: &Meter) -> Evaluated {
