@@ -15,7 +15,7 @@ pub(crate) fn parse(text: &str) -> Result<ConnectionString, Failure> {
     ConnectionString::parse(text).map_err(|error| Failure::Misuse(error.to_string()))
 }
 
-/// The connection string with what DNS adds to it, and the hosts to begin with. Only `mongodb+srv://`
+/// The connection string with the options that DNS adds, and the hosts to begin with. Only `mongodb+srv://`
 /// asks DNS.
 ///
 /// # Errors
@@ -101,7 +101,7 @@ pub(crate) fn refused(error: &ClientError) -> Failure {
 
 /// An operation failed.
 pub(crate) fn failed(error: &Error, uri: &str) -> Failure {
-    // These tell what to do themselves.
+    // The text of these errors ends with a next step.
     let complete = matches!(
         error.kind(),
         ErrorKind::Selection(_) | ErrorKind::ImpossibleSelection(_) | ErrorKind::ServerGone(_)

@@ -83,7 +83,7 @@ const MEND_WITHIN: Duration = Duration::from_secs(60);
 /// The database of the writes, where the connection string names none.
 const DATABASE: &str = "quorate";
 
-/// What is to be done and measured.
+/// The fault to make, and the limits to measure against.
 struct Plan<'a> {
     uri: &'a str,
     kind: Kind,
@@ -332,14 +332,14 @@ async fn measure(
     progress.stage("waiting for every member");
     let _ = progress.follow(WHOLE_WITHIN, whole(client)).await;
     progress.stage("making a forecast");
-    // The client interrupts what hangs on a primary that it knows to be displaced.
+    // The client interrupts operations on a primary that it knows to be displaced.
     let patience = match plan.kind {
         Kind::Pause => DiscoveryOptions::default().displaced_patience.unwrap_or_default(),
         _ => Duration::ZERO,
     };
     let writes = Writes { took: writer.took(), patience };
     let forecast = what_if::before_drill(uri.clone(), plan.kind.fate(), writes, FUTURES).await;
-    // What the forecast took from the writer's time is no part of the gap.
+    // The time that the forecast took from the writer is no part of the gap.
     let enough = writer.took().len() + PACE_WRITES;
     let _ = progress.follow(WARM_UP_WITHIN, writer.acknowledged(enough)).await;
     let mut events = client.events();

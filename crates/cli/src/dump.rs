@@ -172,11 +172,11 @@ impl Source {
     }
 }
 
-/// What there is.
+/// The collections of a deployment.
 #[derive(Default)]
 struct Found {
     collections: Vec<Source>,
-    /// What is not dumped although it was asked for, and why.
+    /// Collections that are left out although they were asked for, and why.
     left_out: Vec<(String, &'static str)>,
     /// How many bytes the server says the databases have.
     bytes: u64,
@@ -255,7 +255,7 @@ async fn source(
     Ok(Kind::Wanted(Box::new(Source { place: Place::new(database, collection), metadata })))
 }
 
-/// What is written, and how many of the collections an earlier run had finished.
+/// Totals of the dump, and how many of the collections an earlier run had finished.
 #[derive(Default)]
 struct Written {
     collections: usize,

@@ -83,7 +83,7 @@ impl Exporter {
 ///
 /// # Errors
 ///
-/// If the file cannot be read, or what it holds is too short to be a secret.
+/// If the file cannot be read, or its first line is too short to be a secret.
 pub(crate) fn read_token(path: &Path) -> Result<String, Failure> {
     let shown = path.display();
     let text = std::fs::read_to_string(path).map_err(|error| {

@@ -93,7 +93,7 @@ fn writes(page: &mut PrometheusText, view: &View, now: MonotonicTime) {
 /// How a figure of a member is read.
 type Read = fn(&MemberSummary<'_>) -> Option<f64>;
 
-/// What a member tells of its transactions.
+/// Figures about the transactions of a member.
 const OF_TRANSACTIONS: [(&str, &str, Read); 3] = [
     ("quorate_member_open_transactions", "Transactions that are open at the member.", |member| {
         member.rates.transactions.map(|told| told.open as f64)

@@ -8,7 +8,7 @@
 //!   POST /actions  breaks or mends a member; only on a set that we started
 //! ```
 //!
-//! What is shown comes from the view, what is done goes to the keeper of the processes. Every request
+//! The page shows the view, and actions go to the keeper of the processes. Every request
 //! passes the `guard` first. Nothing here reaches another host, and the page's own policy forbids the
 //! browser to.
 
@@ -76,7 +76,7 @@ pub(crate) fn tell_page(url: &str, screen: &mut Screen) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What every request needs.
+/// The state that all requests share.
 struct Site {
     live: Live,
     client: Client,
@@ -199,7 +199,7 @@ async fn act(State(site): State<Arc<Site>>, headers: HeaderMap, body: Bytes) -> 
     let member: ServerAddress = member;
     match actions.perform(action, &member).await {
         Ok(message) => {
-            // What happens to a process is told by its keeper.
+            // The keeper reports changes of processes itself.
             if action == Action::StepDown {
                 let text = message.replace(member.as_str(), "").trim().to_owned();
                 site.live.tell(Input::Done { member, text });

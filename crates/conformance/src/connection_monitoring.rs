@@ -119,7 +119,7 @@ fn matches(expected: &Value, actual: &Value) -> bool {
     }
 }
 
-/// What ended a thread of the scenario.
+/// The error that ended a thread of the scenario.
 #[derive(Clone, Debug)]
 struct Failure {
     kind: &'static str,
@@ -136,7 +136,7 @@ impl Failure {
             CheckOutError::PoolClosed { .. } => "PoolClosedError",
             CheckOutError::PoolCleared { .. } => "PoolClearedError",
             CheckOutError::TimedOut { .. } => "WaitQueueTimeoutError",
-            // Not established, or what the pool may learn to say.
+            // Not established, or a reason that the pool may learn.
             _ => "EstablishmentError",
         };
         Self { kind, message: error.to_string() }

@@ -2,7 +2,7 @@
 //!
 //! Follows the OP_MSG specification (`source/message/OP_MSG.md`): unknown required flag bits and
 //! unknown section kinds are errors, unknown optional bits are ignored, sections come in any order,
-//! sequence names are unique. What the commands inside mean is left to others.
+//! sequence names are unique. The meaning of the commands inside is left to the callers.
 
 use bson::raw::{CStr, RawDocument};
 

@@ -1,6 +1,6 @@
 //! Findings about the deployment as a whole: set names, votes, arbiters, reads and writes.
 //!
-//! A function of the facts, and of what the discovery core believes after them.
+//! A function of the facts, and of the topology that the discovery core derives from them.
 
 use std::time::Duration;
 
@@ -306,7 +306,7 @@ fn votes(seen: &Examination) -> Vec<Finding> {
     if seen.uri.options().direct_connection == Some(true) {
         return Vec::new();
     }
-    // Without a primary nothing is acknowledged at all, which is told elsewhere.
+    // Without a primary no write is acknowledged at all, which is another finding.
     let has_arbiters = !members.arbiters.is_empty() && seen.topology.primary().is_some();
     let mut findings = if has_arbiters { arbiters(seen, &members) } else { Vec::new() };
     if members.count() == 2 {
@@ -422,7 +422,7 @@ fn writes(seen: &Examination, inside: Option<&Inside>, explained: bool) -> Optio
     if seen.topology.has_writable_server() || seen.topology.compatibility_error().is_some() {
         return None;
     }
-    // A member that says that it leads is not usable here for a reason that was told already.
+    // If a member says that it leads, an earlier finding says why it cannot be used from here.
     let is_led = seen
         .answers()
         .any(|(_, answer)| ServerType::from_reply(&answer.reply) == ServerType::RsPrimary);
@@ -473,7 +473,7 @@ fn counted(seen: &Examination, answering: usize, members: usize) -> Finding {
     }
 }
 
-/// No primary, by what the members say about votes, priorities and states.
+/// No primary, by the votes, priorities and states that the members report.
 fn unled(seen: &Examination, election: &Election) -> Finding {
     let code = match &election.reason {
         Reason::NoMajority => "no_majority",
@@ -530,7 +530,7 @@ fn reads(seen: &Examination) -> Option<Finding> {
     match seen.topology.suitable_servers(&request) {
         Ok(servers) if servers.is_empty() && !is_primary => {
             if seen.topology.topology_type() == TopologyType::Unknown {
-                // No server answered: that was told already.
+                // No server answered, which is an earlier finding.
                 return None;
             }
             let failure = SelectionFailure::new(

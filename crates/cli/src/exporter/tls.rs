@@ -1,4 +1,4 @@
-//! TLS for the metrics: clients are agreed with one beside the other, so that a slow one delays none.
+//! TLS for the metrics. Handshakes run side by side, so that a slow client delays no other.
 
 use std::io;
 use std::net::SocketAddr;
@@ -19,10 +19,10 @@ use tokio_rustls::server::TlsStream;
 
 use crate::task::Task;
 
-/// How long a client may take to agree on TLS.
+/// How long a handshake may take.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How many clients are agreed with at once; the others wait to be accepted.
+/// How many handshakes run at once; further clients wait to be accepted.
 const MAX_HANDSHAKES: usize = 32;
 
 /// The pause after a connection that could not be accepted: descriptors may have run out.
@@ -67,7 +67,7 @@ pub(super) fn acceptor(files: &TlsFiles) -> Result<TlsAcceptor, TlsError> {
     Ok(TlsAcceptor::from(Arc::new(builder.with_single_cert(chain, key)?)))
 }
 
-/// Clients that have agreed on TLS.
+/// A listener that gives connections whose handshake is done.
 pub(super) struct TlsListener {
     agreed: mpsc::Receiver<(TlsStream<TcpStream>, SocketAddr)>,
     address: SocketAddr,

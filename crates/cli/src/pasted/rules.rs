@@ -1,4 +1,4 @@
-//! What a rule is, and how it is matched.
+//! Rules, and how they are matched.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -18,9 +18,9 @@ const WORDS: [&str; 9] =
 pub(super) enum Rank {
     /// It explains the message.
     Cause,
-    /// Many causes show so; told only if no cause is found.
+    /// Many causes show so. It is reported only if no cause is found.
     Symptom,
-    /// It makes things worse; told besides.
+    /// It makes things worse. It is reported in addition.
     Circumstance,
 }
 
@@ -74,12 +74,12 @@ pub(super) struct Evidence {
 }
 
 impl Evidence {
-    /// What a group of the pattern matched.
+    /// The text that a group of the pattern matched.
     pub(super) fn word(&self, name: &str) -> Option<&str> {
         self.words.get(name).map(String::as_str)
     }
 
-    /// `host:port`, or the host where no port was told.
+    /// `host:port`, or the host alone without a port.
     pub(super) fn server(&self) -> Option<String> {
         let host = self.host.as_deref()?;
         let host = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
@@ -108,7 +108,7 @@ impl Evidence {
         let (mut host, mut port) = (group("host"), group("port"));
         if let Some(server) = server {
             let (known_host, known_port) = split(server);
-            // Drivers print the resolved address beside the name; the name is what people know.
+            // Drivers print the resolved address beside the name. People know the name.
             if host.is_none() || host == Some(known_host) || port == known_port {
                 (host, port) = (Some(known_host), known_port);
             }

@@ -1,4 +1,4 @@
-//! Rules about TLS and authentication, whose faults like to look like timeouts.
+//! Rules about TLS and authentication. Their faults often look like timeouts.
 
 use super::Context;
 use super::rules::{Evidence, Rank, Rule, servers_of, word_of};

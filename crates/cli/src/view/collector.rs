@@ -134,7 +134,7 @@ impl Collector {
         }
     }
 
-    /// What the client believes now, whatever events were missed.
+    /// The client's present view, even if events were missed.
     fn look_anew(&mut self) {
         let new = self.client.topology();
         let previous = Arc::clone(&new);

@@ -49,7 +49,7 @@ impl Stream {
     pub(super) fn subscribe(&self) -> Option<Response> {
         let permit = Arc::clone(&self.listeners).try_acquire_owned().ok()?;
         let mut words = self.words.subscribe();
-        // What is there now counts as news, too.
+        // A new page gets the present view at once.
         words.mark_changed();
         let events = unfold((words, permit), next);
         let alive = KeepAlive::new().interval(KEEP_ALIVE);

@@ -1,4 +1,4 @@
-//! The operations of entities: what each name means for our client.
+//! The operations of entities, carried out by our client.
 //!
 //! Every argument is taken by name, and one that is left over is an error; so is a name that is not
 //! known. Options are set on the client's actions one by one (`perform!`).

@@ -1,4 +1,4 @@
-//! What an operation gave back, and whether that is what the test expects.
+//! The result of an operation, compared with the one that the test expects.
 //!
 //! Follows "operation" and "expectedError" of the unified test format.
 
@@ -183,7 +183,7 @@ fn check_one(matcher: Matcher<'_>, key: &str, wanted: &Bson, error: &Error) -> R
     if holds { Ok(()) } else { Err("does not hold".to_owned()) }
 }
 
-/// All that is said in an error: of a bulk, what each write says.
+/// All texts of an error: of a bulk write, those of each write.
 fn messages(error: &Error) -> Vec<String> {
     let mut messages = vec![error.to_string()];
     if let ErrorKind::Write(failure) = error.kind() {

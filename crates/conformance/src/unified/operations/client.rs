@@ -41,7 +41,7 @@ pub(super) async fn run(
     }
 }
 
-/// Turns a result whose success may be unreadable inside out.
+/// Swaps the two layers of a result whose success may be unreadable.
 pub(super) trait TransposeWith<T> {
     /// The unreadable case comes outside; the rest is made an outcome.
     fn transpose_with(self, make: impl FnOnce(T) -> Outcome) -> Result<Attempt, String>;

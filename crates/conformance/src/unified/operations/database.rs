@@ -102,7 +102,7 @@ async fn cursor_command(
     mut arguments: Arguments,
 ) -> Result<Result<Cursor, Error>, String> {
     let command = named_command(&mut arguments)?;
-    // What a tailable cursor is, the command itself says.
+    // The command itself makes the cursor tailable; the option is only checked.
     if let Some(kind) = arguments.text("cursorType")?
         && !["tailable", "tailableAwait", "nonTailable"].contains(&kind.as_str())
     {
