@@ -28,13 +28,8 @@ pub(crate) fn run(wanted: &Wanted) -> Result<(), Failure> {
         }
         Wanted::Seed(seed) => cargo.env("QUORATE_COMMANDS_SEED", seed.to_string()),
     };
-    let status = cargo.status();
-    let status = status.map_err(|error| Failure(format!("cargo cannot be started: {error}")))?;
-    match status.success() {
-        true => Ok(()),
-        false => Err(Failure(
-            "the member and the model disagree; the report above has the steps and the command that repeats them"
-                .to_owned(),
-        )),
-    }
+    process::run_or(
+        &mut cargo,
+        "the member and the model disagree; the report above has the steps and the command that repeats them",
+    )
 }

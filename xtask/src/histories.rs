@@ -15,13 +15,8 @@ pub(crate) fn run(minutes: u64) -> Result<(), Failure> {
     cargo.args(["test", "--release", "-p", "quorate-server", "--test", "histories", "--"]);
     cargo.args(["--nocapture", "--test-threads", "1"]);
     cargo.env("QUORATE_HISTORIES_SECONDS", (minutes * 60).to_string());
-    let status = cargo.status();
-    let status = status.map_err(|error| Failure(format!("cargo cannot be started: {error}")))?;
-    match status.success() {
-        true => Ok(()),
-        false => Err(Failure(
-            "a history is not what the guarantees allow; the report above names the anomaly and holds the history"
-                .to_owned(),
-        )),
-    }
+    process::run_or(
+        &mut cargo,
+        "a history is not what the guarantees allow; the report above names the anomaly and holds the history",
+    )
 }

@@ -63,6 +63,12 @@ pub(crate) fn run(command: &mut Command) -> Result<(), Failure> {
     }
 }
 
+/// The same, with another text for a program that ran and did not succeed.
+pub(crate) fn run_or(command: &mut Command, failure: &str) -> Result<(), Failure> {
+    let status = command.status().map_err(|error| not_started(command, &error))?;
+    if status.success() { Ok(()) } else { Err(Failure(failure.to_owned())) }
+}
+
 /// Runs to the end and returns what it wrote to its standard output.
 pub(crate) fn read(command: &mut Command) -> Result<String, Failure> {
     command.stderr(Stdio::inherit());

@@ -12,27 +12,14 @@ pub(crate) const DEFAULT_MINUTES: u64 = 10;
 /// Runs the faults for so long. The seed of an earlier run repeats its faults.
 pub(crate) fn run(minutes: u64, seed: Option<u64>) -> Result<(), Failure> {
     let mut cargo = process::cargo();
-    cargo.args([
-        "test",
-        "--release",
-        "-p",
-        "quorate-server",
-        "--test",
-        "soak",
-        "--",
-        "--nocapture",
-    ]);
+    cargo.args(["test", "--release", "-p", "quorate-server", "--test", "soak", "--"]);
+    cargo.arg("--nocapture");
     cargo.env("QUORATE_SOAK_SECONDS", (minutes * 60).to_string());
     if let Some(seed) = seed {
         cargo.env("QUORATE_SOAK_SEED", seed.to_string());
     }
-    let status = cargo.status();
-    let status = status.map_err(|error| Failure(format!("cargo cannot be started: {error}")))?;
-    match status.success() {
-        true => Ok(()),
-        false => Err(Failure(
-            "the set did not keep its promises; the seed above repeats the faults (--seed N)"
-                .to_owned(),
-        )),
-    }
+    process::run_or(
+        &mut cargo,
+        "the set did not keep its promises; the seed above repeats the faults (--seed N)",
+    )
 }

@@ -71,9 +71,7 @@ pub(crate) fn run(arguments: &BackupArguments, screen: &mut Screen) -> Result<Ou
     runtime.block_on(async {
         let change = |options: &mut ClientOptions| {
             if arguments.forward {
-                // What a majority has is what no failover takes back.
-                options.read_concern = Some("majority".to_owned());
-                options.read_preference = ReadPreference::PRIMARY;
+                connect::read_committed(options);
             } else if options.read_preference == ReadPreference::PRIMARY {
                 let mode = ReadPreferenceMode::SecondaryPreferred;
                 options.read_preference = ReadPreference::new(mode);
@@ -169,7 +167,7 @@ async fn forward(
     let mut backup = opened.map_err(|error| failed(&error))?;
     let from = backup.last();
     let applied = go_forward(arguments, client, &mut backup).await;
-    // What was applied is kept whatever came after it.
+    // Entries that were applied are kept even if a later one fails.
     let finished = tokio::task::block_in_place(|| backup.finish());
     let applied = applied?;
     let last = finished.map_err(|error| failed(&error))?;
@@ -192,7 +190,7 @@ async fn forward(
     Ok(Outcome::Fine)
 }
 
-/// Applies what the oplog has after the backup's last entry. Returns how many entries that were.
+/// Applies the entries of the oplog after the backup's last one. Returns their number.
 async fn go_forward(
     arguments: &BackupArguments,
     client: &Client,
@@ -262,7 +260,7 @@ impl Batch {
         many && !self.entries.last().is_some_and(is_part)
     }
 
-    /// What can be applied. The parts of a transaction whose end is missing stay.
+    /// The entries that can be applied. Parts of a transaction without its end stay.
     fn whole(&mut self) -> Vec<RawDocumentBuf> {
         let end = self.entries.iter().rposition(|entry| !is_part(entry)).map_or(0, |last| last + 1);
         let rest = self.entries.split_off(end);

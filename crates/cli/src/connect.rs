@@ -1,9 +1,9 @@
-//! What every command that talks to a deployment does alike: reading the connection string, making
+//! The common part of all commands that talk to a deployment: reading the connection string, making
 //! a runtime, and telling why it did not work.
 
 use quorate_client::{Client, ClientError, ClientOptions, Error, ErrorKind, TlsOptions};
 use quorate_connection_string::{ConnectionString, Seeds};
-use quorate_protocol::ServerAddress;
+use quorate_protocol::{ReadPreference, ServerAddress};
 use quorate_seed_list::{ResolveError, SeedListResolver};
 
 use crate::remedy::CHECK_LIMITS;
@@ -15,7 +15,7 @@ pub(crate) fn parse(text: &str) -> Result<ConnectionString, Failure> {
     ConnectionString::parse(text).map_err(|error| Failure::Misuse(error.to_string()))
 }
 
-/// The connection string with what DNS adds to it, and the hosts to begin with. Only `mongodb+srv://`
+/// The connection string with the options that DNS adds, and the hosts to begin with. Only `mongodb+srv://`
 /// asks DNS.
 ///
 /// # Errors
@@ -67,6 +67,12 @@ pub(crate) async fn client(
     }
 }
 
+/// Reads what a majority has, at the primary: no failover takes it back.
+pub(crate) fn read_committed(options: &mut ClientOptions) {
+    options.read_concern = Some("majority".to_owned());
+    options.read_preference = ReadPreference::PRIMARY;
+}
+
 /// DNS had no answer to believe.
 pub(crate) fn not_found(error: &ResolveError) -> Failure {
     Failure::Problem(error.to_string())
@@ -95,7 +101,7 @@ pub(crate) fn refused(error: &ClientError) -> Failure {
 
 /// An operation failed.
 pub(crate) fn failed(error: &Error, uri: &str) -> Failure {
-    // These tell what to do themselves.
+    // The text of these errors ends with a next step.
     let complete = matches!(
         error.kind(),
         ErrorKind::Selection(_) | ErrorKind::ImpossibleSelection(_) | ErrorKind::ServerGone(_)

@@ -28,7 +28,7 @@ use std::time::Duration;
 use bson::rawdoc;
 use quorate_client::{Client, ClientOptions, WriteConcern};
 use quorate_connection_string::{ConnectionString, WriteAcknowledgement};
-use quorate_protocol::{ReadPreference, ServerAddress};
+use quorate_protocol::ServerAddress;
 use quorate_server_discovery::{
     DiscoveryOptions, SelectionFailure, SelectionRequest, ServerDescription, ServerType,
     TopologyDescription,
@@ -83,7 +83,7 @@ const MEND_WITHIN: Duration = Duration::from_secs(60);
 /// The database of the writes, where the connection string names none.
 const DATABASE: &str = "quorate";
 
-/// What is to be done and measured.
+/// The fault to make, and the limits to measure against.
 struct Plan<'a> {
     uri: &'a str,
     kind: Kind,
@@ -144,9 +144,7 @@ fn carry_out(plan: &Plan<'_>, screen: &mut Screen) -> Result<(Outcome, Option<Sc
             w: Some(WriteAcknowledgement::Majority),
             ..options.write_concern.clone()
         };
-        // Whatever the connection string reads with: what a majority has is what cannot be lost.
-        options.read_concern = Some("majority".to_owned());
-        options.read_preference = ReadPreference::PRIMARY;
+        connect::read_committed(&mut options);
         let database = options.default_database.clone().unwrap_or_else(|| DATABASE.to_owned());
         let client = Client::with_options(options).map_err(|error| connect::refused(&error))?;
         let drilled = drill(plan, &uri, &client, &database, screen).await;
@@ -334,14 +332,14 @@ async fn measure(
     progress.stage("waiting for every member");
     let _ = progress.follow(WHOLE_WITHIN, whole(client)).await;
     progress.stage("making a forecast");
-    // The client interrupts what hangs on a primary that it knows to be displaced.
+    // The client interrupts operations on a primary that it knows to be displaced.
     let patience = match plan.kind {
         Kind::Pause => DiscoveryOptions::default().displaced_patience.unwrap_or_default(),
         _ => Duration::ZERO,
     };
     let writes = Writes { took: writer.took(), patience };
     let forecast = what_if::before_drill(uri.clone(), plan.kind.fate(), writes, FUTURES).await;
-    // What the forecast took from the writer's time is no part of the gap.
+    // The time that the forecast took from the writer is no part of the gap.
     let enough = writer.took().len() + PACE_WRITES;
     let _ = progress.follow(WARM_UP_WITHIN, writer.acknowledged(enough)).await;
     let mut events = client.events();

@@ -82,14 +82,12 @@ pub(crate) fn run(arguments: &DumpArguments, screen: &mut Screen) -> Result<Outc
     let selection = Selection::parse(&arguments.only)?;
     let runtime = transfer::runtime()?;
     runtime.block_on(async {
-        let read_committed = |options: &mut quorate_client::ClientOptions| {
+        let change = |options: &mut quorate_client::ClientOptions| {
             if arguments.oplog {
-                // What a majority has is what no failover takes back.
-                options.read_concern = Some("majority".to_owned());
-                options.read_preference = quorate_protocol::ReadPreference::PRIMARY;
+                connect::read_committed(options);
             }
         };
-        let (client, _) = connect::client(&uri, read_committed).await?;
+        let (client, _) = connect::client(&uri, change).await?;
         let dumped = dump(arguments, &selection, &client, screen).await;
         client.close().await;
         dumped
@@ -174,11 +172,11 @@ impl Source {
     }
 }
 
-/// What there is.
+/// The collections of a deployment.
 #[derive(Default)]
 struct Found {
     collections: Vec<Source>,
-    /// What is not dumped although it was asked for, and why.
+    /// Collections that are left out although they were asked for, and why.
     left_out: Vec<(String, &'static str)>,
     /// How many bytes the server says the databases have.
     bytes: u64,
@@ -257,7 +255,7 @@ async fn source(
     Ok(Kind::Wanted(Box::new(Source { place: Place::new(database, collection), metadata })))
 }
 
-/// What is written, and how many of the collections an earlier run had finished.
+/// Totals of the dump, and how many of the collections an earlier run had finished.
 #[derive(Default)]
 struct Written {
     collections: usize,

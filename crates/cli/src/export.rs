@@ -31,7 +31,7 @@ pub(crate) enum Format {
 }
 
 impl Format {
-    /// What the name of a file says.
+    /// The format by the name of a file.
     pub(crate) fn of(file: Option<&Path>) -> Self {
         match file.and_then(Path::extension) {
             Some(ending) if ending.eq_ignore_ascii_case("csv") => Self::Csv,

@@ -27,11 +27,11 @@ use quorate_protocol::PROMETHEUS_CONTENT_TYPE;
 use quorate_server_discovery::ServerType;
 use serde_json::json;
 use tokio::net::TcpListener;
-use tokio::task::AbortHandle;
 
 use crate::clock;
 use crate::metrics;
 use crate::screen::{Failure, Screen};
+use crate::task::Task;
 use crate::view::collector::Live;
 
 pub(crate) use tls::TlsFiles;
@@ -62,7 +62,7 @@ const MAX_TOKEN_FILE: usize = 4096;
 pub(crate) struct Exporter {
     address: SocketAddr,
     scheme: &'static str,
-    task: AbortHandle,
+    _task: Task,
 }
 
 impl Exporter {
@@ -79,17 +79,11 @@ impl Exporter {
     }
 }
 
-impl Drop for Exporter {
-    fn drop(&mut self) {
-        self.task.abort();
-    }
-}
-
 /// Reads the token of a file: its first line.
 ///
 /// # Errors
 ///
-/// If the file cannot be read, or what it holds is too short to be a secret.
+/// If the file cannot be read, or its first line is too short to be a secret.
 pub(crate) fn read_token(path: &Path) -> Result<String, Failure> {
     let shown = path.display();
     let text = std::fs::read_to_string(path).map_err(|error| {
@@ -150,13 +144,13 @@ pub(crate) async fn serve(
     let scheme = if acceptor.is_some() { "https" } else { "http" };
     // Both end only with the process, or when the exporter is dropped.
     let task = match acceptor {
-        None => tokio::spawn(async move { axum::serve(listener, router).await }),
+        None => Task::spawn(async move { axum::serve(listener, router).await }),
         Some(acceptor) => {
             let listener = tls::TlsListener::new(listener, acceptor)?;
-            tokio::spawn(async move { axum::serve(listener, router).await })
+            Task::spawn(async move { axum::serve(listener, router).await })
         }
     };
-    Ok(Exporter { address, scheme, task: task.abort_handle() })
+    Ok(Exporter { address, scheme, _task: task })
 }
 
 /// Refuses requests without the token, if there is one.

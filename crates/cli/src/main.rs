@@ -38,6 +38,7 @@ mod shell;
 mod signals;
 mod status;
 mod tail;
+mod task;
 mod token;
 mod topology_view;
 mod transfer;

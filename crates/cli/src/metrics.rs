@@ -25,54 +25,40 @@ fn set(page: &mut PrometheusText, view: &View, now: MonotonicTime) {
     let labels = [("set", facts.set_name.unwrap_or_default())];
     let info = [labels[0], ("type", facts.topology_type.name())];
     gauge(page, "quorate_set_info", "The kind of deployment; always 1.", &info, Some(1.0));
-    gauge(
-        page,
-        "quorate_set_has_primary",
-        "Whether the client knows a primary.",
-        &labels,
-        Some(flag(facts.primary.is_some())),
-    );
-    gauge(
-        page,
-        "quorate_set_without_primary_seconds",
-        "How long the client has known no primary; 0 while it knows one.",
-        &labels,
-        match (facts.primary, facts.without_primary) {
-            (Some(_), _) => Some(0.0),
-            (None, since) => since.map(seconds),
-        },
-    );
-    gauge(
-        page,
-        "quorate_set_term",
-        "The highest election term seen.",
-        &labels,
-        facts.term.map(real),
-    );
-    gauge(page, "quorate_set_members", "Members known.", &labels, Some(facts.members as f64));
-    gauge(page, "quorate_set_members_up", "Members that answer.", &labels, Some(facts.up as f64));
-    gauge(page, "quorate_set_votes", "Votes in the set.", &labels, facts.votes.map(f64::from));
-    gauge(
-        page,
-        "quorate_set_votes_up",
-        "Votes of members that answer.",
-        &labels,
-        facts.votes_up.map(f64::from),
-    );
-    gauge(
-        page,
-        "quorate_set_votes_needed",
-        "Votes that elect a primary.",
-        &labels,
-        facts.votes_needed.map(f64::from),
-    );
-    gauge(
-        page,
-        "quorate_set_has_majority",
-        "Whether the members that answer can elect a primary.",
-        &labels,
-        facts.has_majority().map(flag),
-    );
+    let without_primary = match (facts.primary, facts.without_primary) {
+        (Some(_), _) => Some(0.0),
+        (None, since) => since.map(seconds),
+    };
+    let gauges = [
+        (
+            "quorate_set_has_primary",
+            "Whether the client knows a primary.",
+            Some(flag(facts.primary.is_some())),
+        ),
+        (
+            "quorate_set_without_primary_seconds",
+            "How long the client has known no primary; 0 while it knows one.",
+            without_primary,
+        ),
+        ("quorate_set_term", "The highest election term seen.", facts.term.map(|term| term as f64)),
+        ("quorate_set_members", "Members known.", Some(facts.members as f64)),
+        ("quorate_set_members_up", "Members that answer.", Some(facts.up as f64)),
+        ("quorate_set_votes", "Votes in the set.", facts.votes.map(f64::from)),
+        ("quorate_set_votes_up", "Votes of members that answer.", facts.votes_up.map(f64::from)),
+        (
+            "quorate_set_votes_needed",
+            "Votes that elect a primary.",
+            facts.votes_needed.map(f64::from),
+        ),
+        (
+            "quorate_set_has_majority",
+            "Whether the members that answer can elect a primary.",
+            facts.has_majority().map(flag),
+        ),
+    ];
+    for (name, help, value) in gauges {
+        gauge(page, name, help, &labels, value);
+    }
 }
 
 fn writes(page: &mut PrometheusText, view: &View, now: MonotonicTime) {
@@ -107,7 +93,7 @@ fn writes(page: &mut PrometheusText, view: &View, now: MonotonicTime) {
 /// How a figure of a member is read.
 type Read = fn(&MemberSummary<'_>) -> Option<f64>;
 
-/// What a member tells of its transactions.
+/// Figures about the transactions of a member.
 const OF_TRANSACTIONS: [(&str, &str, Read); 3] = [
     ("quorate_member_open_transactions", "Transactions that are open at the member.", |member| {
         member.rates.transactions.map(|told| told.open as f64)
@@ -199,10 +185,6 @@ fn flag(is: bool) -> f64 {
 
 fn seconds(span: Duration) -> f64 {
     span.as_secs_f64()
-}
-
-fn real(term: i64) -> f64 {
-    term as f64
 }
 
 fn gauge(

@@ -43,18 +43,18 @@ const SHORTEST_TOKEN: usize = 32;
 /// How many times one rule is looked for in one piece of text.
 const MAX_MATCHES: usize = 64;
 
-/// What a message tells.
+/// The reading of a message.
 #[derive(Debug)]
 pub(crate) struct Diagnosis {
     /// The servers it describes, with the cause found for each.
     pub(crate) servers: Vec<(DescribedServer, Option<&'static str>)>,
     /// The type of the topology it describes.
     pub(crate) topology: Option<String>,
-    /// What is wrong, worst first. Empty if nothing was recognised.
+    /// The findings, worst first. Empty if nothing was recognised.
     pub(crate) findings: Vec<Finding>,
 }
 
-/// What the rules may know besides their own matches.
+/// The facts that rules may use besides their own matches.
 #[derive(Debug, Default)]
 struct Context {
     /// A connection string in the text.

@@ -25,8 +25,7 @@ pub(crate) fn overwrite(line: impl Display) {
     let _ = io::stderr().flush();
 }
 
-/// What is being done, on a line of stderr that is written over. Nothing is drawn where no terminal
-/// looks: into a pipe, or beside `--json`.
+/// The present stage, on a line of stderr that is written over. Nothing is drawn into a pipe, or beside `--json`.
 pub(crate) struct Progress {
     shown: bool,
 }
@@ -37,7 +36,7 @@ impl Progress {
         Self { shown: !json && io::stderr().is_terminal() }
     }
 
-    /// What happens from now on.
+    /// Shows the stage that begins.
     pub(crate) fn stage(&mut self, stage: &str) {
         if self.shown {
             overwrite(format_args!("{stage} …"));

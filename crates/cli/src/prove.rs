@@ -141,7 +141,7 @@ async fn prove(
     Ok(Outcome::ProblemFound)
 }
 
-/// What may be done to the set: everything to our own, a step-down to any other after a yes.
+/// The faults that the set allows: all for a set of our own, a step-down for any other after a yes.
 fn allowed(
     arguments: &ProveArguments,
     client: &Client,

@@ -1,4 +1,4 @@
-//! What a recording holds besides the inputs of the core: the calendar's time of its beginning.
+//! The line of a recording that is no input of the core: the calendar's time of its beginning.
 //!
 //! The core's own times begin anywhere. One line right after the first says which calendar time the
 //! first moment had, so that an incident can be matched with logs.

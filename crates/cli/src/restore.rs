@@ -147,12 +147,12 @@ struct Work<'a> {
     began: Instant,
 }
 
-/// What was done so far.
+/// The progress of a restore.
 #[derive(Default)]
 struct Done {
     collections: usize,
     filled: Filled,
-    /// What is told of documents that were there and differ.
+    /// Documents that were there and differ.
     conflicts: Vec<String>,
 }
 
@@ -200,7 +200,7 @@ impl Work<'_> {
         self.conclude(done, changes, &indexes, &views, screen).await
     }
 
-    /// What comes after the documents: indexes, views, and the report.
+    /// The steps after the documents: indexes, views, and the report.
     async fn conclude(
         &self,
         done: Done,
@@ -303,7 +303,7 @@ impl Work<'_> {
     }
 }
 
-/// What a dump may hold and no client may write.
+/// Whether a client may write the collection. A dump may also hold collections of the server itself.
 fn is_restorable(database: &str, collection: &str) -> bool {
     let is_of_the_server = collection.starts_with("system.") && collection != "system.js";
     !matches!(database, "local" | "config" | "")

@@ -13,17 +13,17 @@ use serde_json::{Map, Value};
 
 use crate::clock;
 
-/// What is wrong.
+/// The style of problems.
 pub(crate) const PROBLEM: Style = AnsiColor::Red.on_default().bold();
-/// What may be wrong.
+/// The style of warnings.
 pub(crate) const WARNING: Style = AnsiColor::Yellow.on_default().bold();
-/// What is worth knowing.
+/// The style of notes.
 pub(crate) const NOTE: Style = AnsiColor::Cyan.on_default();
-/// What is well.
+/// The style of good news.
 pub(crate) const FINE: Style = AnsiColor::Green.on_default();
-/// What stands out.
+/// The style of text that stands out.
 pub(crate) const STRONG: Style = Style::new().bold();
-/// What stands back.
+/// The style of text that stands back.
 pub(crate) const QUIET: Style = Style::new().dimmed();
 
 /// How a command ended that did its work.

@@ -174,7 +174,7 @@ fn log_to_file(arguments: &ServeArguments) -> Result<(), Failure> {
 /// The most addresses that --bind may come to.
 const MAX_ADDRESSES: usize = 16;
 
-/// What --bind names: addresses as they are, names as this machine resolves them.
+/// The addresses of --bind: literal ones as they are, names as this machine resolves them.
 async fn addresses(arguments: &ServeArguments) -> Result<Vec<IpAddr>, Failure> {
     let mut addresses = Vec::new();
     for name in &arguments.bind {

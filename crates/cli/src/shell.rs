@@ -280,7 +280,7 @@ impl Shell {
         Ok(())
     }
 
-    /// What Tab completes. A server that does not tell leaves the words of the shell.
+    /// The words that Tab completes. If the server lists no names, only the words of the shell remain.
     async fn learn_words(&mut self) {
         let mut words: Vec<String> = OWN_WORDS.map(str::to_owned).to_vec();
         let listed = self.client.database("admin").run_command(rawdoc! { "listCommands": 1 }).await;

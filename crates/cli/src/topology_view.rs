@@ -1,6 +1,6 @@
 //! A topology as the fields of an event, alike in every command that tells of one.
 //!
-//! At least those of the command-line contract: `type`, `primary`, `servers`.
+//! Scripts rely on `type`, `primary` and `servers`: these fields keep their names.
 
 use quorate_server_discovery::{ServerDescription, TopologyDescription};
 use serde_json::{Value, json};

@@ -158,7 +158,7 @@ async fn start(
     }
 }
 
-/// What ends a set.
+/// The event that ends a set.
 enum Ending<Stop> {
     /// A signal.
     Told(Stop),
@@ -236,7 +236,7 @@ async fn keep(
             },
         }
     };
-    // What a screen shows must not be told in lines as well: they would tear it.
+    // Lines of text would tear the screen, which shows the same.
     screen.hush(on_screen);
     let kept = keeper.run(stop, &mut mend, lines, screen).await;
     screen.hush(false);

@@ -1,4 +1,4 @@
-//! What the terminal screen and the web page draw: one value, fed with what happened.
+//! The value that the terminal screen and the web page draw, fed with events.
 //!
 //! ```text
 //!   client events ─┐
@@ -67,7 +67,7 @@ pub(crate) enum Input {
     Hello {
         /// Who.
         member: ServerAddress,
-        /// What it said and how long that took, or why it said nothing.
+        /// Its reply and the round trip, or the reason why there is none.
         outcome: Result<(Arc<HelloReply>, Duration), String>,
     },
     /// A member answered another question.
@@ -97,7 +97,7 @@ pub(crate) enum Input {
     Note(String),
 }
 
-/// What a member said besides hello.
+/// A reply of a member besides hello.
 #[derive(Clone, Debug)]
 pub(crate) enum Told {
     /// `replSetGetStatus`.
@@ -225,7 +225,7 @@ impl View {
         self.elections.iter()
     }
 
-    /// What to ask directly: each server that the client or the configuration calls a member. Behind a load
+    /// The servers to ask directly: each server that the client or the configuration calls a member. Behind a load
     /// balancer no server can be asked for itself.
     pub(crate) fn addresses_to_ask(&self) -> BTreeSet<ServerAddress> {
         let balanced = self

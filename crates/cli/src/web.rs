@@ -8,7 +8,7 @@
 //!   POST /actions  breaks or mends a member; only on a set that we started
 //! ```
 //!
-//! What is shown comes from the view, what is done goes to the keeper of the processes. Every request
+//! The page shows the view, and actions go to the keeper of the processes. Every request
 //! passes the `guard` first. Nothing here reaches another host, and the page's own policy forbids the
 //! browser to.
 
@@ -29,11 +29,11 @@ use quorate_client::Client;
 use quorate_protocol::ServerAddress;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
-use tokio::task::AbortHandle;
 
 use crate::clock;
 use crate::exporter::metrics_reply;
 use crate::screen::{Failure, Screen};
+use crate::task::Task;
 use crate::view::Input;
 use crate::view::actions::{Action, ActionError, Actions};
 use crate::view::collector::Live;
@@ -46,7 +46,7 @@ const MAX_BODY: usize = 4096;
 /// A page that is served until this is dropped.
 pub(crate) struct Page {
     url: String,
-    task: AbortHandle,
+    _task: Task,
 }
 
 impl Page {
@@ -76,13 +76,7 @@ pub(crate) fn tell_page(url: &str, screen: &mut Screen) -> Result<(), Failure> {
     Ok(())
 }
 
-impl Drop for Page {
-    fn drop(&mut self) {
-        self.task.abort();
-    }
-}
-
-/// What every request needs.
+/// The state that all requests share.
 struct Site {
     live: Live,
     client: Client,
@@ -141,12 +135,9 @@ pub(crate) async fn serve(
         .layer(DefaultBodyLimit::max(MAX_BODY))
         .layer(middleware::from_fn_with_state(Arc::clone(&site), guard::check))
         .with_state(site);
-    let serving = async move {
-        // It ends only with the process, or when the page is dropped.
-        let _ = axum::serve(listener, router).await;
-    };
-    let task = tokio::spawn(serving).abort_handle();
-    Ok(Page { url: format!("http://{address}/"), task })
+    // Ends only with the process, or when the page is dropped.
+    let task = Task::spawn(async move { axum::serve(listener, router).await });
+    Ok(Page { url: format!("http://{address}/"), _task: task })
 }
 
 async fn asset(
@@ -208,7 +199,7 @@ async fn act(State(site): State<Arc<Site>>, headers: HeaderMap, body: Bytes) -> 
     let member: ServerAddress = member;
     match actions.perform(action, &member).await {
         Ok(message) => {
-            // What happens to a process is told by its keeper.
+            // The keeper reports changes of processes itself.
             if action == Action::StepDown {
                 let text = message.replace(member.as_str(), "").trim().to_owned();
                 site.live.tell(Input::Done { member, text });

@@ -8,7 +8,6 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use bson::{Bson, RawDocumentBuf};
 use quorate_client::Clock;
 use quorate_client::dial::{
     Connection, Connector, Environment, Handshake, Stream, client_metadata,
@@ -25,6 +24,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
 use crate::ScenarioFile;
+use crate::harness::raw;
 
 /// How long an event may take that the scenario gives no limit for.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -119,7 +119,7 @@ fn matches(expected: &Value, actual: &Value) -> bool {
     }
 }
 
-/// What ended a thread of the scenario.
+/// The error that ended a thread of the scenario.
 #[derive(Clone, Debug)]
 struct Failure {
     kind: &'static str,
@@ -136,7 +136,7 @@ impl Failure {
             CheckOutError::PoolClosed { .. } => "PoolClosedError",
             CheckOutError::PoolCleared { .. } => "PoolClearedError",
             CheckOutError::TimedOut { .. } => "WaitQueueTimeoutError",
-            // Not established, or what the pool may learn to say.
+            // Not established, or a reason that the pool may learn.
             _ => "EstablishmentError",
         };
         Self { kind, message: error.to_string() }
@@ -406,16 +406,6 @@ fn pool_options(json: Option<&Value>) -> Result<(PoolOptions, Option<String>), S
         }
     }
     Ok((options, app_name))
-}
-
-fn raw(json: &Value) -> Result<RawDocumentBuf, String> {
-    match Bson::try_from(json.clone()) {
-        Ok(Bson::Document(document)) => {
-            RawDocumentBuf::try_from(&document).map_err(|error| error.to_string())
-        }
-        Ok(other) => Err(format!("{other} is no document")),
-        Err(error) => Err(error.to_string()),
-    }
 }
 
 fn text<'a>(json: &'a Value, key: &str) -> Result<&'a str, String> {

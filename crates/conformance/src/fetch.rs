@@ -5,7 +5,6 @@
 //! the rest wait, and the finished folder appears by one rename.
 
 use std::env;
-use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::path::{Component, Path, PathBuf};
@@ -112,19 +111,10 @@ fn target_directory() -> PathBuf {
 }
 
 fn download(folder: &Path) -> Result<PathBuf, FetchError> {
-    let arguments: [OsString; 9] = [
-        "-m".into(),
-        "pip".into(),
-        "download".into(),
-        "--quiet".into(),
-        "--no-deps".into(),
-        "--no-binary=:all:".into(),
-        "--dest".into(),
-        folder.into(),
-        REQUIREMENT.into(),
-    ];
     let output = Command::new("python3")
-        .args(arguments)
+        .args(["-m", "pip", "download", "--quiet", "--no-deps", "--no-binary=:all:", "--dest"])
+        .arg(folder)
+        .arg(REQUIREMENT)
         .output()
         .map_err(|error| FetchError::Download(error.to_string()))?;
     if !output.status.success() {

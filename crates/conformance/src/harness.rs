@@ -22,7 +22,7 @@ use serde_json::Value;
 /// A check comes up after at most this many deadlines.
 const MAX_DEADLINES: usize = 1000;
 
-/// What a reply takes. Scenarios do not say, and none depends on it.
+/// The round trip of a reply. Scenarios do not give it, and none depends on it.
 const ROUND_TRIP: Duration = Duration::from_millis(1);
 
 pub(crate) struct Harness {
@@ -89,7 +89,7 @@ impl Harness {
                 let response = raw(error.get("response").ok_or("a command without response")?)?;
                 match command_failure(&response)? {
                     Some(failure) => ApplicationError::Command(Box::new(failure)),
-                    // Nothing that discovery is told about, as with writeErrors.
+                    // Discovery gets no such error, as with writeErrors.
                     None => return Ok(()),
                 }
             }
@@ -155,13 +155,14 @@ impl Harness {
     }
 }
 
-/// The error that discovery is told about: the command's own, or its write concern's.
+/// The error that discovery gets: the command's own, or its write concern's.
 fn command_failure(reply: &RawDocumentBuf) -> Result<Option<CommandError>, String> {
     let error = command_error(reply).map_err(|error| error.to_string())?;
     Ok(error.and_then(|error| error.of_server()))
 }
 
-fn raw(json: &Value) -> Result<RawDocumentBuf, String> {
+/// A document of a scenario, in BSON.
+pub(crate) fn raw(json: &Value) -> Result<RawDocumentBuf, String> {
     match Bson::try_from(json.clone()) {
         Ok(Bson::Document(document)) => {
             RawDocumentBuf::try_from(&document).map_err(|error| error.to_string())

@@ -108,10 +108,12 @@ codes! {
     INVALID_UUID = 207 "InvalidUUID",
     CLUSTER_TIME_FAILS_RATE_LIMITER = 209 "ClusterTimeFailsRateLimiter",
     TRANSACTION_TOO_OLD = 225 "TransactionTooOld",
+    MAX_SUB_PIPELINE_DEPTH_EXCEEDED = 232 "MaxSubPipelineDepthExceeded",
     RETRY_CHANGE_STREAM = 234 "RetryChangeStream",
     CURSOR_KILLED = 237 "CursorKilled",
     NOT_IMPLEMENTED = 238 "NotImplemented",
     SNAPSHOT_TOO_OLD = 239 "SnapshotTooOld",
+    CONVERSION_FAILURE = 241 "ConversionFailure",
     SNAPSHOT_UNAVAILABLE = 246 "SnapshotUnavailable",
     NO_SUCH_TRANSACTION = 251 "NoSuchTransaction",
     TRANSACTION_COMMITTED = 256 "TransactionCommitted",
@@ -150,6 +152,12 @@ codes! {
     DUPLICATE_FIELD = 40413 "Location40413",
     MISSING_FIELD = 40414 "Location40414",
     UNKNOWN_FIELD = 40415 "Location40415",
+}
+
+impl From<i32> for ErrorCode {
+    fn from(code: i32) -> Self {
+        Self(code)
+    }
 }
 
 impl fmt::Display for ErrorCode {

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bson::{Bson, Document, RawDocumentBuf};
 
-use crate::error::QueryError;
+use crate::error::{QueryError, fail};
 use crate::part::Part;
 use crate::value::size::{identical_documents, value_size};
 use crate::value::{MAX_NESTING, Number, identical, measure};
@@ -18,7 +18,7 @@ use crate::value::{MAX_NESTING, Number, identical, measure};
 /// the largest document.
 const MAX_ARRAY_LENGTH: i64 = 2_000_000;
 
-/// What an oplog entry holds for an update.
+/// The part of an oplog entry that describes an update.
 #[derive(Debug, Clone, PartialEq)]
 pub enum OplogUpdate {
     /// Nothing changed: there is no entry to write.
@@ -159,7 +159,7 @@ pub fn apply_oplog_update(before: &Document, entry: &Document) -> Result<Documen
 }
 
 fn malformed(reason: &str) -> QueryError {
-    QueryError::location(4772600, format!("malformed update in the oplog: {reason}"))
+    fail(4772600, format!("malformed update in the oplog: {reason}"))
 }
 
 /// Fields are matched in order. A field of the old document that is not next in the new one is

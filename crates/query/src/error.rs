@@ -32,7 +32,7 @@ impl QueryError {
 
     /// A refusal with one of the server's numbered locations, such as 31249.
     pub fn location(code: i32, message: impl Into<String>) -> Self {
-        Self::new(ErrorCode(code), message)
+        Self::new(code.into(), message)
     }
 
     /// A value that is not allowed where it stands.
@@ -59,6 +59,16 @@ impl QueryError {
     pub fn message(&self) -> &str {
         &self.message
     }
+}
+
+/// The refusal with this code and text.
+pub(crate) fn fail(code: impl Into<ErrorCode>, message: impl Into<String>) -> QueryError {
+    QueryError::new(code.into(), message)
+}
+
+/// The same refusal with the place it arose in put before its text.
+pub(crate) fn caused_by(error: &QueryError, place: &str) -> QueryError {
+    fail(error.code(), format!("{place} :: caused by :: {}", error.message()))
 }
 
 #[cfg(test)]

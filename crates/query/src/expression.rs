@@ -35,7 +35,7 @@ use bson::{Bson, Document};
 pub use self::compile::Compiler;
 pub use self::parse::ParseContext;
 pub use self::variables::Variables;
-pub use crate::error::QueryError as ExpressionError;
+use crate::error::QueryError;
 pub use crate::meter::Interrupt;
 
 pub(crate) use self::bounds::{approximate_size, approximate_value_size, cost, field_cost};
@@ -65,7 +65,7 @@ impl Expression {
     ///
     /// If an operator is unknown or has wrong arguments, if a variable is undefined, or if the
     /// nesting is deeper than [`MAX_EXPRESSION_DEPTH`].
-    pub fn parse(value: &Bson, context: &ParseContext) -> Result<Self, ExpressionError> {
+    pub fn parse(value: &Bson, context: &ParseContext) -> Result<Self, QueryError> {
         parse::parse(value, context).map(|node| Self { node })
     }
 
@@ -78,7 +78,7 @@ impl Expression {
         &self,
         root: &Document,
         variables: &Variables,
-    ) -> Result<Option<Bson>, ExpressionError> {
+    ) -> Result<Option<Bson>, QueryError> {
         self.operand(Frame::new(root, variables)).map(Operand::into_bson)
     }
 
@@ -87,7 +87,7 @@ impl Expression {
     /// # Errors
     ///
     /// As [`evaluate`](Self::evaluate).
-    pub fn matches(&self, root: &Document, variables: &Variables) -> Result<bool, ExpressionError> {
+    pub fn matches(&self, root: &Document, variables: &Variables) -> Result<bool, QueryError> {
         self.operand(Frame::new(root, variables)).map(|value| value.is_true())
     }
 
@@ -99,17 +99,7 @@ impl Expression {
         }
     }
 
-    pub(crate) fn operand<'a>(&'a self, frame: Frame<'a>) -> Result<Operand<'a>, ExpressionError> {
+    pub(crate) fn operand<'a>(&'a self, frame: Frame<'a>) -> Result<Operand<'a>, QueryError> {
         self.node.evaluate(frame)
     }
-}
-
-/// The refusal with this code and text.
-pub(crate) fn fail(code: i32, message: impl Into<String>) -> ExpressionError {
-    ExpressionError::location(code, message)
-}
-
-/// The same refusal with the place it arose in put before its text.
-pub(crate) fn caused_by(error: &ExpressionError, place: &str) -> ExpressionError {
-    ExpressionError::new(error.code(), format!("{place} :: caused by :: {}", error.message()))
 }

@@ -40,6 +40,7 @@ mod projection;
 mod regex;
 mod sort;
 mod sorting;
+mod typed;
 pub mod update;
 pub mod value;
 

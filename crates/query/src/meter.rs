@@ -1,4 +1,4 @@
-//! What one operation may use: time, through an interrupt, and memory, through a budget.
+//! The limits of one operation: time, through an interrupt, and memory, through a budget.
 //!
 //! Evaluation counts its steps on a [`Meter`] and asks the caller's [`Interrupt`] every
 //! [`STEPS_BETWEEN_CHECKS`] of them. Everything that can grow with what a client wrote holds a
@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use bson::Bson;
 
-use crate::error::{ErrorCode, QueryError};
+use crate::error::{ErrorCode, QueryError, fail};
 
 /// The most bytes that one operation may hold, unless its caller says otherwise.
 pub(crate) const MAX_OPERATION_BYTES: usize = 100 * 1024 * 1024;
@@ -319,7 +319,7 @@ impl Meter {
         let inner = &*self.0;
         let used = inner.used.fetch_sub(bytes, Ordering::Relaxed) - bytes;
         let Some(process) = &inner.process else { return };
-        // What an operation that ends has held may not be freed yet: it gives all of it back at last.
+        // An operation that ends may still hold values that are not freed yet: it gives all bytes back here.
         if self.has_ended() {
             return;
         }
@@ -337,7 +337,7 @@ impl Meter {
     }
 
     fn exceeded(&self, holder: &str) -> QueryError {
-        QueryError::new(
+        fail(
             ErrorCode::QUERY_EXCEEDED_MEMORY_LIMIT,
             format!(
                 "{holder} exceeded the memory limit of {} bytes for one operation and cannot put \
@@ -349,7 +349,7 @@ impl Meter {
 }
 
 fn exhausted(holder: &str, process: &ProcessMemory) -> QueryError {
-    QueryError::new(
+    fail(
         ErrorCode::EXCEEDED_MEMORY_LIMIT,
         format!(
             "{holder} cannot have more memory: the operations of this server together hold its \

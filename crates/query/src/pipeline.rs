@@ -125,7 +125,7 @@ impl Pipeline {
     ///
     /// If a stage is unknown, malformed, or in a place where it may not be.
     pub fn parse(stages: &[Bson], variables: &Variables) -> Result<Self, QueryError> {
-        parse::parse(stages, variables, &ParseContext::of(variables))
+        parse::parse(stages, parse::Place::Command, variables, &ParseContext::of(variables))
     }
 
     /// Runs the pipeline over the caller's documents. A pipeline that does not read a collection
@@ -152,9 +152,9 @@ impl Pipeline {
     {
         let run = Run { environment, variables: Arc::new(variables.clone()) };
         let decoder = self.decoder();
-        let documents = match self.stages.split_first() {
-            Some((first, rest)) if matches!(&**first, Stage::Group(_)) && decoder.is_partial() => {
-                let grouped = group::run_stored(Arc::clone(first), input, decoder, &run);
+        let documents = match self.stages.split_first().map(|(first, rest)| (&**first, rest)) {
+            Some((Stage::Group(group), rest)) if decoder.is_partial() => {
+                let grouped = group::run_stored(Arc::clone(group), input, decoder, &run);
                 chain::chain(rest, grouped, &run)
             }
             _ => self.chain(Box::new(input.map(move |stored| decoder.decode(&stored?))), &run),

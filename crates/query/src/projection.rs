@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use bson::{Bson, Document};
 
-use crate::error::QueryError;
+use crate::error::{QueryError, fail};
 use crate::evaluate::{Expression, ExpressionCompiler, NoExpressions};
 use crate::matcher::Matcher;
 
@@ -27,7 +27,7 @@ pub struct Projection {
     needs_array_index: bool,
 }
 
-/// What happens to fields that the projection does not name.
+/// Whether fields that the projection does not name stay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Inclusion,
@@ -41,7 +41,7 @@ pub(crate) struct Tree {
     positions: BTreeMap<String, usize>,
 }
 
-/// What happens to one field.
+/// The change to one field.
 #[derive(Debug, Clone)]
 pub(crate) enum Child {
     Include,
@@ -108,10 +108,7 @@ impl Projection {
         compiler: &dyn ExpressionCompiler,
     ) -> Result<Self, QueryError> {
         if projection.is_empty() {
-            return Err(QueryError::location(
-                51272,
-                "projection specification must have at least one field",
-            ));
+            return Err(fail(51272, "projection specification must have at least one field"));
         }
         parse::Parser::for_aggregate(compiler).parse(projection)
     }
@@ -124,7 +121,7 @@ impl Projection {
                 .iter()
                 .map(|field| {
                     field.as_str().ok_or_else(|| {
-                        QueryError::location(
+                        fail(
                             31120,
                             "$unset specification must be a string or an array containing only \
                              string values",
@@ -133,22 +130,19 @@ impl Projection {
                 })
                 .collect::<Result<_, _>>()?,
             Bson::Array(_) => {
-                return Err(QueryError::location(
+                return Err(fail(
                     31119,
                     "$unset specification must be a string or an array with at least one field",
                 ));
             }
             _ => {
-                return Err(QueryError::location(
-                    31002,
-                    "$unset specification must be a string or an array",
-                ));
+                return Err(fail(31002, "$unset specification must be a string or an array"));
             }
         };
         let mut projection = Document::new();
         for field in fields {
             if projection.insert(field, Bson::Int32(0)).is_some() {
-                return Err(QueryError::location(31250, format!("Path collision at {field}")));
+                return Err(fail(31250, format!("Path collision at {field}")));
             }
         }
         parse::Parser::for_aggregate(&NoExpressions).parse(&projection)

@@ -19,7 +19,7 @@ use self::backtrack::Search;
 use self::linear::Linear;
 use self::pcre::translate;
 use self::program::Program;
-use crate::error::QueryError;
+use crate::error::{QueryError, fail};
 use crate::meter::Meter;
 use crate::value::ValueRef;
 
@@ -98,10 +98,7 @@ impl RegexMatcher {
             return Err(invalid("regular expression is too large"));
         }
         if pattern.contains('\0') {
-            return Err(QueryError::location(
-                51109,
-                "Regular expression cannot contain an embedded null byte",
-            ));
+            return Err(fail(51109, "Regular expression cannot contain an embedded null byte"));
         }
         let mut flags = String::new();
         for option in options.chars() {
@@ -109,10 +106,7 @@ impl RegexMatcher {
                 'i' | 'm' | 's' | 'x' if !flags.contains(option) => flags.push(option),
                 'i' | 'm' | 's' | 'x' | 'u' => {}
                 other => {
-                    return Err(QueryError::location(
-                        51108,
-                        format!("invalid flag in regex options: {other}"),
-                    ));
+                    return Err(fail(51108, format!("invalid flag in regex options: {other}")));
                 }
             }
         }
@@ -242,7 +236,7 @@ fn compile(source: &str) -> Result<Compiled, QueryError> {
 }
 
 fn invalid(reason: &str) -> QueryError {
-    QueryError::location(51091, format!("Regular expression is invalid: {reason}"))
+    fail(51091, format!("Regular expression is invalid: {reason}"))
 }
 
 #[cfg(test)]
@@ -325,7 +319,7 @@ mod tests {
         fn check(&self) -> Result<(), QueryError> {
             match self.0.fetch_add(1, std::sync::atomic::Ordering::Relaxed) {
                 0 => Ok(()),
-                _ => Err(QueryError::location(50, "time is up")),
+                _ => Err(fail(50, "time is up")),
             }
         }
     }

@@ -7,7 +7,7 @@ use std::cmp::Ordering;
 
 use bson::{Bson, Document};
 
-use crate::error::{ErrorCode, QueryError};
+use crate::error::{ErrorCode, QueryError, fail};
 use crate::value::{DocumentRef, FieldKeys, Number, Path, compare};
 
 /// The most fields a pattern may have.
@@ -44,7 +44,7 @@ impl SortPattern {
     /// Parses `{field: 1, other: -1}`. An empty pattern sorts nothing.
     pub fn parse(pattern: &Document) -> Result<Self, QueryError> {
         if pattern.len() > MAX_SORT_FIELDS {
-            return Err(QueryError::location(
+            return Err(fail(
                 13103,
                 format!("too many compound keys: a sort may have at most {MAX_SORT_FIELDS}"),
             ));
@@ -71,7 +71,7 @@ impl SortPattern {
     /// The key of a document. Two arrays in one pattern are refused.
     pub fn key<'a>(&self, document: impl Into<DocumentRef<'a>>) -> Result<SortKey, QueryError> {
         let found = FieldKeys::of(&self.paths, document.into()).map_err(|error| {
-            if error.code() == ErrorCode(171) {
+            if error.code() == ErrorCode::CANNOT_INDEX_PARALLEL_ARRAYS {
                 QueryError::bad_value("cannot sort with keys that are parallel arrays")
             } else {
                 error
@@ -112,33 +112,23 @@ fn parse_direction(field: &str, order: &Bson) -> Result<Direction, QueryError> {
     match Number::from_value(order).map(Number::to_i64_exact) {
         Some(Some(1)) => Ok(Direction::Ascending),
         Some(Some(-1)) => Ok(Direction::Descending),
-        Some(_) => Err(QueryError::location(
-            15975,
-            "$sort key ordering must be 1 (for ascending) or -1 (for descending)",
-        )),
-        None => Err(QueryError::location(
-            15974,
-            format!("Illegal key in $sort specification: {field}: {order}"),
-        )),
+        Some(_) => {
+            Err(fail(15975, "$sort key ordering must be 1 (for ascending) or -1 (for descending)"))
+        }
+        None => Err(fail(15974, format!("Illegal key in $sort specification: {field}: {order}"))),
     }
 }
 
 fn parse_path(field: &str) -> Result<Path, QueryError> {
     if field.is_empty() {
-        return Err(QueryError::location(
-            40352,
-            "FieldPath cannot be constructed with empty string",
-        ));
+        return Err(fail(40352, "FieldPath cannot be constructed with empty string"));
     }
     for part in field.split('.') {
         if part.is_empty() {
-            return Err(QueryError::location(
-                15998,
-                "FieldPath field names may not be empty strings.",
-            ));
+            return Err(fail(15998, "FieldPath field names may not be empty strings."));
         }
         if part.starts_with('$') && !matches!(part, "$ref" | "$id" | "$db") {
-            return Err(QueryError::location(
+            return Err(fail(
                 16410,
                 format!("FieldPath field names may not start with '$': {field}"),
             ));

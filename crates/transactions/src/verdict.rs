@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use quorate_protocol::OpTime;
+use quorate_protocol::{ErrorCode, OpTime};
 
 use crate::table::TransactionId;
 
@@ -162,14 +162,19 @@ impl Refusal {
     /// The documented code.
     pub const fn code(self) -> i32 {
         match self {
-            Self::WriteConflict => 112,
-            Self::StartedBefore { .. } | Self::Busy { .. } | Self::OtherUse { .. } => 117,
-            Self::TooOld { .. } => 225,
-            Self::NoSuch { .. } | Self::Aborted { .. } | Self::NoRoom { .. } => 251,
-            Self::Committed { .. } => 256,
-            Self::ExceededLifetime { .. } => 290,
-            Self::TooLarge { .. } => 388,
+            Self::WriteConflict => ErrorCode::WRITE_CONFLICT,
+            Self::StartedBefore { .. } | Self::Busy { .. } | Self::OtherUse { .. } => {
+                ErrorCode::CONFLICTING_OPERATION_IN_PROGRESS
+            }
+            Self::TooOld { .. } => ErrorCode::TRANSACTION_TOO_OLD,
+            Self::NoSuch { .. } | Self::Aborted { .. } | Self::NoRoom { .. } => {
+                ErrorCode::NO_SUCH_TRANSACTION
+            }
+            Self::Committed { .. } => ErrorCode::TRANSACTION_COMMITTED,
+            Self::ExceededLifetime { .. } => ErrorCode::TRANSACTION_EXCEEDED_LIFETIME,
+            Self::TooLarge { .. } => ErrorCode::TRANSACTION_TOO_LARGE_FOR_CACHE,
         }
+        .0
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Follows the OP_MSG specification (`source/message/OP_MSG.md`): unknown required flag bits and
 //! unknown section kinds are errors, unknown optional bits are ignored, sections come in any order,
-//! sequence names are unique. What the commands inside mean is left to others.
+//! sequence names are unique. The meaning of the commands inside is left to the callers.
 
 use bson::raw::{CStr, RawDocument};
 
@@ -409,6 +409,17 @@ impl Drop for MsgWriter<'_> {
             self.out.truncate(self.start);
         }
     }
+}
+
+/// Ends a message that begins at `start`, and returns its length. One that is too long is taken out of the buffer.
+pub(crate) fn close(out: &mut Vec<u8>, start: usize) -> Result<usize, EncodeError> {
+    let length = out.len() - start;
+    if length > MAX_MESSAGE_SIZE {
+        out.truncate(start);
+        return Err(EncodeError::TooLong { length, limit: MAX_MESSAGE_SIZE });
+    }
+    patch_length(out, start, length);
+    Ok(length)
 }
 
 /// Writes a length that is known to be under the message limit into a place left for it.

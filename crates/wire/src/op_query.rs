@@ -4,8 +4,8 @@ use bson::raw::{CStr, RawDocument};
 
 use crate::cursor::Cursor;
 use crate::error::{DecodeError, EncodeError};
-use crate::header::{MAX_MESSAGE_SIZE, MessageHeader, OpCode, RequestId};
-use crate::op_msg::{first_key, patch_length};
+use crate::header::{MessageHeader, OpCode, RequestId};
+use crate::op_msg::{close, first_key};
 
 /// The flag bits of an `OP_QUERY`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -104,12 +104,6 @@ impl<'a> OpQuery<'a> {
         out.extend_from_slice(&0_i32.to_le_bytes());
         out.extend_from_slice(&(-1_i32).to_le_bytes());
         out.extend_from_slice(command.as_bytes());
-        let length = out.len() - start;
-        if length > MAX_MESSAGE_SIZE {
-            out.truncate(start);
-            return Err(EncodeError::TooLong { length, limit: MAX_MESSAGE_SIZE });
-        }
-        patch_length(out, start, length);
-        Ok(length)
+        close(out, start)
     }
 }

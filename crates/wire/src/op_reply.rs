@@ -4,8 +4,8 @@ use bson::raw::RawDocument;
 
 use crate::cursor::Cursor;
 use crate::error::{DecodeError, EncodeError};
-use crate::header::{MAX_MESSAGE_SIZE, MessageHeader, OpCode, RequestId};
-use crate::op_msg::{Documents, patch_length};
+use crate::header::{MessageHeader, OpCode, RequestId};
+use crate::op_msg::{Documents, close};
 
 /// The flag bits of an `OP_REPLY`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -83,12 +83,6 @@ impl<'a> OpReply<'a> {
         out.extend_from_slice(&0_i32.to_le_bytes());
         out.extend_from_slice(&1_i32.to_le_bytes());
         out.extend_from_slice(document.as_bytes());
-        let length = out.len() - start;
-        if length > MAX_MESSAGE_SIZE {
-            out.truncate(start);
-            return Err(EncodeError::TooLong { length, limit: MAX_MESSAGE_SIZE });
-        }
-        patch_length(out, start, length);
-        Ok(length)
+        close(out, start)
     }
 }

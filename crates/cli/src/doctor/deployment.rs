@@ -1,6 +1,6 @@
 //! Findings about the deployment as a whole: set names, votes, arbiters, reads and writes.
 //!
-//! A function of the facts, and of what the discovery core believes after them.
+//! A function of the facts, and of the topology that the discovery core derives from them.
 
 use std::time::Duration;
 
@@ -222,7 +222,7 @@ fn incompatible(seen: &Examination) -> Option<Finding> {
     )
 }
 
-/// What a direct connection does and does not do.
+/// Findings about a direct connection.
 fn direct(seen: &Examination) -> Option<Finding> {
     if seen.uri.options().direct_connection != Some(true) {
         return None;
@@ -300,13 +300,13 @@ impl<'a> Members<'a> {
     }
 }
 
-/// Pains 14 and 15: votes, majorities and arbiters.
+/// Findings about votes, majorities and arbiters.
 fn votes(seen: &Examination) -> Vec<Finding> {
     let Some(members) = Members::of(seen) else { return Vec::new() };
     if seen.uri.options().direct_connection == Some(true) {
         return Vec::new();
     }
-    // Without a primary nothing is acknowledged at all, which is told elsewhere.
+    // Without a primary no write is acknowledged at all, which is another finding.
     let has_arbiters = !members.arbiters.is_empty() && seen.topology.primary().is_some();
     let mut findings = if has_arbiters { arbiters(seen, &members) } else { Vec::new() };
     if members.count() == 2 {
@@ -322,7 +322,7 @@ fn votes(seen: &Examination) -> Vec<Finding> {
     findings
 }
 
-/// What arbiters do to the writes of a set that has a primary.
+/// Findings about arbiters in a set that has a primary.
 fn arbiters(seen: &Examination, members: &Members<'_>) -> Vec<Finding> {
     let holds_data = |address: &&&ServerAddress| {
         let kind = kind_of(seen, address);
@@ -422,7 +422,7 @@ fn writes(seen: &Examination, inside: Option<&Inside>, explained: bool) -> Optio
     if seen.topology.has_writable_server() || seen.topology.compatibility_error().is_some() {
         return None;
     }
-    // A member that says that it leads is not usable here for a reason that was told already.
+    // If a member says that it leads, an earlier finding says why it cannot be used from here.
     let is_led = seen
         .answers()
         .any(|(_, answer)| ServerType::from_reply(&answer.reply) == ServerType::RsPrimary);
@@ -440,7 +440,7 @@ fn writes(seen: &Examination, inside: Option<&Inside>, explained: bool) -> Optio
     );
     match failure.verdict() {
         Verdict::NoPrimary { answering, members } => Some(counted(seen, *answering, *members)),
-        // What was found on the way says more than the sum of it.
+        // The findings so far say more than their sum.
         _ if explained && !is_set => None,
         _ if is_set => {
             let members = Members::of(seen).map_or(0, |members| members.count());
@@ -473,7 +473,7 @@ fn counted(seen: &Examination, answering: usize, members: usize) -> Finding {
     }
 }
 
-/// No primary, by what the members say about votes, priorities and states.
+/// No primary, by the votes, priorities and states that the members report.
 fn unled(seen: &Examination, election: &Election) -> Finding {
     let code = match &election.reason {
         Reason::NoMajority => "no_majority",
@@ -530,7 +530,7 @@ fn reads(seen: &Examination) -> Option<Finding> {
     match seen.topology.suitable_servers(&request) {
         Ok(servers) if servers.is_empty() && !is_primary => {
             if seen.topology.topology_type() == TopologyType::Unknown {
-                // No server answered: that was told already.
+                // No server answered, which is an earlier finding.
                 return None;
             }
             let failure = SelectionFailure::new(

@@ -24,16 +24,16 @@ pub(crate) const MAX_PROBED: usize = 64;
 /// The check of a server that the core did not ask for. The core numbers its own from 1.
 const UNASKED: CheckId = CheckId(0);
 
-/// What was seen and believed.
+/// The facts, and the topology that follows from them.
 #[derive(Debug)]
 pub(crate) struct Examination {
-    /// What was asked for.
+    /// The examined connection string.
     pub(crate) uri: ConnectionString,
     /// The hosts given.
     pub(crate) seeds: Vec<ServerAddress>,
     /// Every server that was asked.
     pub(crate) probes: BTreeMap<ServerAddress, ServerProbe>,
-    /// What a client believes after asking each of them once.
+    /// The topology of a client that has asked each of them once.
     pub(crate) topology: Arc<TopologyDescription>,
 }
 
@@ -166,7 +166,7 @@ pub(crate) enum ExaminationError {
     /// The connection string asks for two things at once.
     #[error("{0}")]
     Options(#[from] OptionsError),
-    /// What was seen could not be told.
+    /// The results could not be written.
     #[error(transparent)]
     Output(#[from] std::io::Error),
 }

@@ -1,8 +1,8 @@
-//! What a member says about its set once it lets us in: who is in which state and why, how long the
+//! The report of a member about its set, after the login: the state of each member and its reason, how far the
 //! oplog reaches back, and why no member leads.
 //!
-//! Asks with commands that change nothing, and passes over what a server does not know or does not
-//! tell us: the stages before this one have said what is wrong then.
+//! Asks with commands that change nothing. A command that a server does not know or refuses is passed over: the
+//! stages before this one report the cause.
 
 use std::time::Duration;
 
@@ -34,10 +34,10 @@ const HEARTBEATS: Duration = Duration::from_millis(2_200);
 /// How often they are asked again.
 const ASKED_AGAIN: usize = 2;
 
-/// What one member says about its set.
+/// The report of one member about its set.
 #[derive(Debug, Default)]
 pub(crate) struct Inside {
-    /// What it thinks of every member.
+    /// Its view of every member.
     pub(crate) status: Option<SetStatus>,
     /// The members as the configuration has them.
     pub(crate) settings: Option<SetSettings>,
@@ -91,8 +91,8 @@ pub(super) async fn ask_all(
     (inside, findings)
 }
 
-/// What the member thinks of the others. Where its word contradicts what a member says of itself, it
-/// may not have heard of it yet, and is asked again.
+/// The view that the member has of its peers. Where that contradicts a peer's own reply, the member may not have
+/// heard of a change yet, and is asked again.
 async fn set_status(
     connection: &mut Connection<Stream>,
     seen: &Examination,
@@ -281,7 +281,7 @@ fn explained(explanation: Explanation, seen: &Examination) -> Option<Finding> {
     )
 }
 
-/// What the asked member remembers of the past.
+/// The oplog of the asked member.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Oplog {
     /// From its oldest entry to its newest.

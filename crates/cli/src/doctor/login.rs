@@ -1,5 +1,5 @@
-//! The stage behind hello: the login of the connection string, and what a server says once it knows
-//! who asks. What it says about its set is read by `inside`.
+//! The stage behind hello: the login of the connection string, and the replies of a server after the login.
+//! Replies about its set are read by `inside`.
 //!
 //! Asks one server, the primary if there is one. Sends nothing that changes anything.
 
@@ -21,7 +21,7 @@ use tokio::time::timeout;
 use super::examination::Examination;
 use super::inside::{self, Inside};
 use super::probe::Prober;
-use super::waiting;
+use super::waiting::{self, count};
 use crate::finding::{Finding, Stops};
 use crate::remedy;
 use crate::words::Foreign;
@@ -32,16 +32,16 @@ const FREE_SHARE: f64 = 0.1;
 /// `maxPoolSize` where the connection string says nothing.
 const DEFAULT_POOL_SIZE: u64 = 100;
 
-/// What came of it.
+/// The outcome of the stage.
 #[derive(Debug)]
 pub(super) struct Login {
     /// The server that was asked.
     pub(super) address: ServerAddress,
-    /// What came of the login, in one line; `None` if there was none to make.
+    /// The outcome of the login, in one line; `None` if the connection string has none.
     pub(super) authenticated: Option<Result<String, String>>,
-    /// What the server says about its set, if it lets us in.
+    /// The server's report about its set, if the login succeeded.
     pub(super) inside: Option<Inside>,
-    /// What is to be said about it.
+    /// The findings.
     pub(super) findings: Vec<Finding>,
 }
 
@@ -76,7 +76,7 @@ pub(super) async fn log_in(seen: &Examination, prober: &Prober) -> Option<Login>
             login.findings.push(refused(&error, seen));
             return Some(login);
         }
-        // Hello was answered a moment ago; whatever this is, the next run shows it.
+        // Hello was answered a moment ago. If the fault lasts, the next run shows it.
         Err(_) => return Some(login),
     };
     if wants_login {
@@ -218,12 +218,7 @@ fn connections(
     status: &RawDocument,
 ) -> Option<Finding> {
     let counts = status.get_document("connections").ok()?;
-    let count = |name: &str| {
-        let value = counts.get(name).ok().flatten()?;
-        let number = value.as_i64().or_else(|| value.as_i32().map(i64::from))?;
-        u64::try_from(number).ok()
-    };
-    let (current, available) = (count("current")?, count("available")?);
+    let (current, available) = (count(counts, "current")?, count(counts, "available")?);
     let total = current.saturating_add(available);
     let pool = match seen.uri.options().max_pool_size {
         None => DEFAULT_POOL_SIZE,

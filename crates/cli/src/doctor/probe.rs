@@ -31,11 +31,11 @@ pub(crate) struct ServerProbe {
     pub(crate) address: ServerAddress,
     /// Its addresses, or why there are none. `None` for a unix socket.
     pub(crate) resolved: Option<Result<Vec<SocketAddr>, String>>,
-    /// What connecting to each of them gave.
+    /// The result of connecting to each of them.
     pub(crate) ports: Vec<(SocketAddr, Result<Duration, PortFault>)>,
-    /// What hello gave, the way the connection string wants it.
+    /// The result of hello, with TLS as the connection string wants it.
     pub(crate) hello: Option<Result<Answer, HelloFault>>,
-    /// What the other way (TLS instead of plain, or plain instead of TLS) gave; tried if the wanted
+    /// The result of the other way (TLS instead of plain, or plain instead of TLS); tried if the wanted
     /// one failed.
     pub(crate) otherwise: Option<Result<Answer, HelloFault>>,
 }
@@ -54,7 +54,7 @@ pub(crate) enum PortFault {
 /// A reply to hello.
 #[derive(Clone, Debug)]
 pub(crate) struct Answer {
-    /// What the server said.
+    /// The server's reply.
     pub(crate) reply: Arc<HelloReply>,
     /// How long it took.
     pub(crate) round_trip: Duration,
@@ -73,10 +73,10 @@ pub(crate) enum HelloFault {
     Refused {
         /// Its number.
         code: Option<i32>,
-        /// What it said.
+        /// Its text.
         text: String,
     },
-    /// What came is no reply.
+    /// The bytes are no reply.
     Malformed(String),
     /// The certificate or the handshake does not convince.
     Tls(String),
@@ -237,7 +237,7 @@ fn fault(error: ConnectionError) -> HelloFault {
             io::ErrorKind::ConnectionReset
             | io::ErrorKind::BrokenPipe
             | io::ErrorKind::UnexpectedEof => HelloFault::Closed,
-            // What TLS says after its handshake: a client certificate that is missing, for one.
+            // An alert after the TLS handshake, such as a missing client certificate.
             io::ErrorKind::InvalidData => HelloFault::Tls(plain(&error)),
             _ => HelloFault::Connect(plain(&error)),
         },

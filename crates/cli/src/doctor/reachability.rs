@@ -265,7 +265,7 @@ fn client_certificate(address: &ServerAddress) -> Finding {
     .stopping(Stops::Everything)
 }
 
-/// What is wrong with the certificate, by what the TLS library says.
+/// The finding about a certificate, by the text of the TLS library.
 fn certificate(address: &ServerAddress, reason: &str) -> Finding {
     let look = format!(
         "openssl s_client -connect {address} </dev/null | openssl x509 -noout -dates -subject -ext \

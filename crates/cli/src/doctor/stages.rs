@@ -1,4 +1,4 @@
-//! What each probe gave, line by line.
+//! The results of the probes, line by line.
 
 use std::io;
 

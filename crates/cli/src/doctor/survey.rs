@@ -1,6 +1,6 @@
 //! One look at a deployment: every server asked once, and one of them for what it says of its set.
 //!
-//! What `doctor` does first, for the commands that show a deployment or act on it.
+//! The first stages of `doctor`, for the commands that show a deployment or act on it.
 
 use quorate_connection_string::{ConnectionString, Limit};
 use quorate_protocol::ServerAddress;
@@ -15,7 +15,7 @@ use crate::explain::Election;
 use crate::finding::Finding;
 use crate::screen::Failure;
 
-/// What was seen.
+/// The facts about a deployment.
 #[derive(Debug)]
 pub(crate) struct Survey {
     /// Every server, and what a client believes.
@@ -48,7 +48,7 @@ impl Survey {
         Ok(Self { seen, login })
     }
 
-    /// What the asked member says of its set.
+    /// The report of the asked member about its set.
     pub(crate) fn inside(&self) -> Option<&Inside> {
         self.login.as_ref()?.inside.as_ref()
     }
@@ -63,7 +63,7 @@ impl Survey {
         self.inside()?.election.as_ref()
     }
 
-    /// What is wrong with the login, if anything.
+    /// The finding about the login, if there is one.
     pub(crate) fn login_finding(&self) -> Option<&Finding> {
         let codes = ["authentication_failed", "login_needed", "mechanism"];
         self.login.as_ref()?.findings.iter().find(|finding| codes.contains(&finding.code))

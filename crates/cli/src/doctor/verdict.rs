@@ -14,7 +14,7 @@ use crate::finding::{Finding, Severity, Stops};
 use crate::screen::{FINE, PROBLEM, QUIET, Screen};
 use crate::words::OneLine;
 
-/// What the servers that answered would do, before the findings are looked at.
+/// The service of the servers that answered, before the findings are considered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Answers {
     /// A write finds a server.

@@ -1,4 +1,4 @@
-//! What waits inside a server: writes behind a transaction or a slow majority, and consumers behind the oplog.
+//! Findings about waiting inside a server: writes behind a transaction or a slow majority, and consumers behind the oplog.
 
 use bson::RawDocument;
 use quorate_protocol::ServerAddress;
@@ -12,7 +12,7 @@ const PATIENT_MICROS: u64 = 5_000_000;
 /// A change stream may be behind by this much before it is mentioned.
 const PATIENT_SECONDS: u64 = 60;
 
-/// What `serverStatus` says of transactions, flow control and change streams.
+/// The findings from `serverStatus` about transactions, flow control and change streams.
 pub(super) fn findings(
     seen: &Examination,
     address: &ServerAddress,
@@ -93,7 +93,8 @@ fn falling_behind(
     )
 }
 
-fn count(section: &RawDocument, name: &str) -> Option<u64> {
+/// A counter of a section of `serverStatus`.
+pub(super) fn count(section: &RawDocument, name: &str) -> Option<u64> {
     let value = section.get(name).ok().flatten()?;
     let number = value.as_i64().or_else(|| value.as_i32().map(i64::from))?;
     u64::try_from(number).ok()

@@ -1,4 +1,4 @@
-//! What is done to the primary, and how it is undone.
+//! Faults of the primary, and how they are undone.
 
 use std::time::Duration;
 
@@ -49,7 +49,7 @@ impl Kind {
         }
     }
 
-    /// What it is like for the other members.
+    /// The fault as the other members notice it.
     pub(super) fn fate(self) -> Fate {
         match self {
             Self::Kill => Fate::Crash,
@@ -81,7 +81,7 @@ impl Fault {
         &self.target
     }
 
-    /// What it is, in words.
+    /// The fault in words.
     pub(super) fn text(&self) -> String {
         let target = &self.target;
         let pid = self.ours.as_ref().and_then(|set| {

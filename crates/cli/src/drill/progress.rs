@@ -1,4 +1,4 @@
-//! How far a drill is, on a terminal: one line of stderr that is written over.
+//! The progress of a drill on a terminal: one line of stderr that is written over.
 //!
 //! Nothing is drawn where no terminal is: into a pipe, or beside `--json`.
 
@@ -29,7 +29,7 @@ impl Progress {
         Self { shown: !json && io::stderr().is_terminal(), stage: "" }
     }
 
-    /// What happens from now on.
+    /// Shows the stage that begins.
     pub(super) fn stage(&mut self, stage: &'static str) {
         self.stage = stage;
         self.draw(0.0, Duration::ZERO);

@@ -28,7 +28,7 @@ pub(super) struct Report {
     pub(super) max_gap: Option<Duration>,
     /// Whether the broken member came back; none if there was nothing to mend.
     pub(super) mended: Option<bool>,
-    /// What was expected; none if the set did not tell enough.
+    /// The forecast; none if the set reported too little.
     pub(super) forecast: Option<Forecast>,
 }
 

@@ -13,9 +13,9 @@ use crate::words::Span;
 pub(super) struct Scored {
     /// The time without acknowledged writes.
     pub(super) gap: Duration,
-    /// What half of the futures did not exceed.
+    /// The median of the futures.
     half: Duration,
-    /// What 95 % of them did not exceed.
+    /// The 95th percentile of the futures.
     most: Duration,
 }
 

@@ -45,7 +45,7 @@ pub(super) struct First {
     pub(super) at: MonotonicTime,
 }
 
-/// What the writer did.
+/// The writes of the writer.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Written {
     /// In the order of their acknowledgement.

@@ -18,7 +18,7 @@ pub(super) async fn start(client: &Client, left: &mut Option<Left>) -> Result<Ti
             return Ok(start);
         }
     }
-    // What was read before is of no use without the changes since.
+    // Collections that were read before are of no use without the changes since.
     *left = None;
     Ok(newest)
 }

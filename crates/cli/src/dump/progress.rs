@@ -1,4 +1,4 @@
-//! What a dump into a directory has finished, so that one that was killed goes on where it ended.
+//! The list of finished collections of a dump into a directory, so that a dump that was killed goes on there.
 //!
 //! A file of JSON lines in the growing directory. The first line says what kind of dump it is, each other line names a
 //! collection whose file is whole and on disk. The file goes before the directory gets its name.
@@ -28,11 +28,11 @@ pub(crate) struct Whole {
     pub(crate) bytes: usize,
     /// The length of its file: a power failure may have taken the file and left the line.
     length: u64,
-    /// What the dump said of the collection. The identifier in it tells whether it is still the same.
+    /// The metadata of the collection in the dump. Its identifier tells whether the collection is still the same.
     metadata: String,
 }
 
-/// What an earlier run of the same dump has left.
+/// The finished part of an earlier run of the same dump.
 #[derive(Debug, Default)]
 pub(crate) struct Left {
     /// The entry of the oplog before the first read.

@@ -61,7 +61,7 @@ impl Target {
         progress.finished(source, &file, counts).map_err(|error| unwritable(&error))
     }
 
-    /// What is written cannot become one dump: the next run begins anew.
+    /// The written files cannot become one dump: the next run begins anew.
     pub(crate) fn forget(&self) {
         if let Self::Directory { progress, .. } = self {
             // Ignore errors: the next run finds the same fault and tells it.
@@ -212,7 +212,7 @@ fn partial(path: &Path) -> Result<PathBuf, Failure> {
     Ok(path.with_file_name(name))
 }
 
-/// What an earlier run has left where this dump goes; none if this one begins anew.
+/// The finished part of an earlier run in this place; none if this dump begins anew.
 pub(super) fn left(arguments: &DumpArguments) -> Result<Option<Left>, Failure> {
     let Some(directory) = &arguments.directory else { return Ok(None) };
     Ok(Left::read(&partial(directory)?, arguments.gzip, arguments.oplog))

@@ -1,4 +1,4 @@
-//! TLS for the metrics: clients are agreed with one beside the other, so that a slow one delays none.
+//! TLS for the metrics. Handshakes run side by side, so that a slow client delays no other.
 
 use std::io;
 use std::net::SocketAddr;
@@ -10,7 +10,6 @@ use axum::serve::Listener;
 use quorate_tls_config::{FileError, read_authorities, read_certificates, read_key};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, mpsc};
-use tokio::task::AbortHandle;
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::crypto::ring;
@@ -18,10 +17,12 @@ use tokio_rustls::rustls::server::WebPkiClientVerifier;
 use tokio_rustls::rustls::{Error, ServerConfig};
 use tokio_rustls::server::TlsStream;
 
-/// How long a client may take to agree on TLS.
+use crate::task::Task;
+
+/// How long a handshake may take.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How many clients are agreed with at once; the others wait to be accepted.
+/// How many handshakes run at once; further clients wait to be accepted.
 const MAX_HANDSHAKES: usize = 32;
 
 /// The pause after a connection that could not be accepted: descriptors may have run out.
@@ -66,25 +67,19 @@ pub(super) fn acceptor(files: &TlsFiles) -> Result<TlsAcceptor, TlsError> {
     Ok(TlsAcceptor::from(Arc::new(builder.with_single_cert(chain, key)?)))
 }
 
-/// Clients that have agreed on TLS.
+/// A listener that gives connections whose handshake is done.
 pub(super) struct TlsListener {
     agreed: mpsc::Receiver<(TlsStream<TcpStream>, SocketAddr)>,
     address: SocketAddr,
-    task: AbortHandle,
+    _task: Task,
 }
 
 impl TlsListener {
     pub(super) fn new(listener: TcpListener, acceptor: TlsAcceptor) -> io::Result<Self> {
         let address = listener.local_addr()?;
         let (agree, agreed) = mpsc::channel(MAX_HANDSHAKES);
-        let task = tokio::spawn(accept(listener, acceptor, agree)).abort_handle();
-        Ok(Self { agreed, address, task })
-    }
-}
-
-impl Drop for TlsListener {
-    fn drop(&mut self) {
-        self.task.abort();
+        let task = Task::spawn(accept(listener, acceptor, agree));
+        Ok(Self { agreed, address, _task: task })
     }
 }
 

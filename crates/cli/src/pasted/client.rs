@@ -1,96 +1,82 @@
 //! Rules about the client itself: its connection string, pools, versions and platform.
 
 use super::Context;
-use super::rules::{Evidence, Rank, Rule, any, servers_of, word_of};
+use super::rules::{Evidence, Rank, Rule, servers_of, word_of};
 use crate::finding::Finding;
 use crate::remedy;
 use crate::words::listed;
 
 pub(super) const RULES: &[Rule] = &[
-    Rule {
-        code: "connection_string",
-        rank: Rank::Cause,
-        patterns: &[
+    Rule::cause(
+        "connection_string",
+        &[
             r"Invalid scheme, expected connection string to start with|must begin with 'mongodb://|scheme must be \x22mongodb\x22",
             r"must be (?:percent-)?escaped|unescaped characters|unescaped (?:@|colon|slash)|URI malformed|Password contains",
             r"Invalid (?:MongoDB )?(?:connection string|URI)|The connection string is (?:invalid|missing)|error parsing uri|InvalidURI|MongoParseError|Protocol and host list are required",
         ],
-        accepts: any,
-        explain: connection_string,
-    },
-    Rule {
-        code: "wire_version",
-        rank: Rank::Cause,
-        patterns: &[
+        connection_string,
+    ),
+    Rule::cause(
+        "wire_version",
+        &[
             r"Server at (?P<host>[\w.-]+):(?P<port>\d+) (?P<detail>reports (?:maximum )?wire version|requires wire version|reports minimum wire version)[^\n]*",
             r"(?P<also>Unsupported OP_QUERY command|UnsupportedOpQueryCommand|OP_QUERY is only understood for hello)",
             r"MongoIncompatibleDriverException|is incompatible with this version of the driver",
         ],
-        accepts: any,
-        explain: wire_version,
-    },
-    Rule {
-        code: "pool_exhausted",
-        rank: Rank::Cause,
-        patterns: &[
+        wire_version,
+    ),
+    Rule::cause(
+        "pool_exhausted",
+        &[
             r"(?i)timed out while checking out a connection|WaitQueueTimeout|timeout was reached while (?:waiting|checking)",
             r"Timed out after \d+(?:\.\d+)? ?\w+ while waiting (?:for a connection|to acquire)",
         ],
-        accepts: any,
-        explain: pool_exhausted,
-    },
-    Rule {
-        code: "too_many_connections",
-        rank: Rank::Cause,
-        patterns: &[
+        pool_exhausted,
+    ),
+    Rule::cause(
+        "too_many_connections",
+        &[
             r"(?i)(?:connection refused because )?too many open connections|too many open files|\bEMFILE\b|connection limit",
         ],
-        accepts: any,
-        explain: too_many_connections,
-    },
-    Rule {
-        code: "client_closed",
-        rank: Rank::Cause,
-        patterns: &[
+        too_many_connections,
+    ),
+    Rule::cause(
+        "client_closed",
+        &[
             r"(?i)topology (?:is|was) (?:closed|destroyed)|client is disconnected|must be connected before|Cannot use MongoClient after close|client was (?:shut down|closed)|MongoClient is closed",
         ],
-        accepts: any,
-        explain: client_closed,
-    },
-    Rule {
-        code: "pool_cleared",
-        rank: Rank::Symptom,
-        patterns: &[
+        client_closed,
+    ),
+    Rule::cause(
+        "pool_cleared",
+        &[
             r"Connection pool for (?P<host>[\w.-]+):(?P<port>\d+) was cleared|PoolCleared|pool (?:was )?cleared",
         ],
-        accepts: any,
-        explain: pool_cleared,
-    },
-    Rule {
-        code: "buffering_timed_out",
-        rank: Rank::Symptom,
-        patterns: &[r"buffering timed out after (?P<detail>\d+) ?ms"],
-        accepts: any,
-        explain: buffering_timed_out,
-    },
-    Rule {
-        code: "cause_hidden",
-        rank: Rank::Symptom,
-        patterns: &[
+        pool_cleared,
+    )
+    .ranked(Rank::Symptom),
+    Rule::cause(
+        "buffering_timed_out",
+        &[r"buffering timed out after (?P<detail>\d+) ?ms"],
+        buffering_timed_out,
+    )
+    .ranked(Rank::Symptom),
+    Rule::cause(
+        "cause_hidden",
+        &[
             r"(?i)server selection (?:timed out|timeout|error)|ServerSelectionTimeoutError|No suitable servers found|No server is available matching preference|No available servers|No servers found yet|No replica set members found yet|Timed out after \d+ ms while waiting for a server|A timeout occurred after \d+ms selecting a server|Mongo(?:ose)?ServerSelectionError",
         ],
-        accepts: any,
-        explain: cause_hidden,
-    },
-    Rule {
-        code: "function_platform",
-        rank: Rank::Circumstance,
-        patterns: &[
+        cause_hidden,
+    )
+    .ranked(Rank::Symptom),
+    Rule::cause(
+        "function_platform",
+        &[
             r"/var/task/|/var/runtime/|AWS_LAMBDA|Task timed out after [\d.]+ seconds|/vercel/path|FUNCTION_NAME|/home/site/wwwroot",
         ],
-        accepts: any,
-        explain: function_platform,
-    },
+        function_platform,
+    )
+    .ranked(Rank::Circumstance),
 ];
 
 fn connection_string(_: &[Evidence], _: &Context) -> Finding {

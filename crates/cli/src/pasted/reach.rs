@@ -1,28 +1,25 @@
 //! Rules about reaching a server at all: names, ports, routes, closed connections.
 
 use super::Context;
-use super::rules::{Evidence, Rank, Rule, any, servers_of};
+use super::rules::{Evidence, Rule, servers_of};
 use crate::finding::Finding;
 use crate::remedy;
 use crate::words::listed;
 
 pub(super) const RULES: &[Rule] = &[
-    Rule {
-        code: "srv_lookup_failed",
-        rank: Rank::Cause,
-        patterns: &[
+    Rule::cause(
+        "srv_lookup_failed",
+        &[
             r"query(?:Srv|Txt) (?P<detail>E[A-Z_]+) (?P<host>[\w.-]+)",
             r"DNS query name does not exist: (?P<host>[\w.-]+)",
             r"lookup (?P<host>_\w+\._tcp\.[\w.-]+)(?: on [\w.:\[\]]+)?:",
             r"(?i)(?:Failed looking up|Failed to look up|Unable to look up) (?:SRV|TXT) records? (?:for )?(?:host )?[\x22']?(?P<host>[\w.-]+)",
         ],
-        accepts: any,
-        explain: srv_lookup_failed,
-    },
-    Rule {
-        code: "name_not_found",
-        rank: Rank::Cause,
-        patterns: &[
+        srv_lookup_failed,
+    ),
+    Rule::cause(
+        "name_not_found",
+        &[
             r"getaddrinfo (?:ENOTFOUND|EAI_AGAIN) (?P<host>[\w.-]+)(?::(?P<port>\d+))?",
             r"(?P<host>[\w.-]+):(?P<port>\d+): \[(?:Errno|WinError) -?\d+\] (?:Name or service not known|nodename nor servname|Temporary failure in name|No address associated|getaddrinfo failed|Name does not resolve)",
             r"UnknownHostException: (?P<host>[\w.-]+)",
@@ -30,27 +27,14 @@ pub(super) const RULES: &[Rule] = &[
             r"Failed to resolve '?(?P<host>[\w.-]+)'?",
             r"(?:Name or service not known|nodename nor servname provided|failed to lookup address|No such host is known|Name does not resolve|Temporary failure in name resolution|its name does not resolve)",
         ],
-        accepts: |evidence| !evidence.host.as_deref().is_some_and(|host| host.contains("_tcp.")),
-        explain: name_not_found,
-    },
-    Rule {
-        code: "refused_on_loopback",
-        rank: Rank::Cause,
-        patterns: REFUSED,
-        accepts: Evidence::is_loopback,
-        explain: refused_on_loopback,
-    },
-    Rule {
-        code: "refused",
-        rank: Rank::Cause,
-        patterns: REFUSED,
-        accepts: |evidence| !evidence.is_loopback(),
-        explain: refused,
-    },
-    Rule {
-        code: "connect_timed_out",
-        rank: Rank::Cause,
-        patterns: &[
+        name_not_found,
+    )
+    .only(|evidence| !evidence.host.as_deref().is_some_and(|host| host.contains("_tcp."))),
+    Rule::cause("refused_on_loopback", REFUSED, refused_on_loopback).only(Evidence::is_loopback),
+    Rule::cause("refused", REFUSED, refused).only(|evidence| !evidence.is_loopback()),
+    Rule::cause(
+        "connect_timed_out",
+        &[
             r"connect ETIMEDOUT (?P<host>[\w.-]+):(?P<port>\d+)",
             r"dial tcp (?P<host>\[[^\]]+\]|[\w.-]+):(?P<port>\d+): (?:connect: )?(?:i/o timeout|operation timed out|connection timed out)",
             r"(?P<host>[\w.-]+):(?P<port>\d+): (?:\[(?:Errno|WinError) \d+\] (?:Connection timed out|Operation timed out|A connection attempt failed)|timed out)",
@@ -62,58 +46,39 @@ pub(super) const RULES: &[Rule] = &[
             r"SocketTimeoutException: (?:[Cc]onnect|Connection) timed out",
             r"(?i)connection timed out|operation timed out \(os error|no answer within \d+ ms \(connectTimeoutMS\)",
         ],
-        accepts: any,
-        explain: connect_timed_out,
-    },
-    Rule {
-        code: "no_route",
-        rank: Rank::Cause,
-        patterns: &[
+        connect_timed_out,
+    ),
+    Rule::cause(
+        "no_route",
+        &[
             r"connect (?:ENETUNREACH|EHOSTUNREACH) (?P<host>[\w.-]+|[0-9a-fA-F:]+):(?P<port>\d+)",
             r"dial tcp (?P<host>\[[^\]]+\]|[\w.-]+):(?P<port>\d+): connect: (?:no route to host|network is unreachable)",
             r"(?P<host>[\w.-]+):(?P<port>\d+): \[Errno \d+\] (?:No route to host|Network is unreachable)",
             r"(?i)no route to host|network is unreachable",
         ],
-        accepts: any,
-        explain: no_route,
-    },
-    Rule {
-        code: "connection_closed",
-        rank: Rank::Cause,
-        patterns: &[
+        no_route,
+    ),
+    Rule::cause(
+        "connection_closed",
+        &[
             r"connection (?:<monitor>|\d+) to (?P<host>[\w.-]+):(?P<port>\d+) closed",
             r"connection\((?P<host>[\w.-]+):(?P<port>\d+)\[-?\d+\]\) (?:socket was unexpectedly closed|incomplete read of (?:message header|full message): (?:EOF|unexpected EOF|[^\n]*?reset by peer)|unable to (?:read|decode))",
             r"(?P<host>[\w.-]+):(?P<port>\d+): (?:connection closed|\[Errno \d+\] Connection reset by peer)",
             r"during connection handshake: EOF",
             r"(?:Prematurely reached end of stream|socket was unexpectedly closed: EOF|unexpected end of file|socket hang up|read ECONNRESET|(?i:connection reset by peer)|Failed to read 4 bytes)",
         ],
-        accepts: any,
-        explain: connection_closed,
-    },
-    Rule {
-        code: "socket_path_missing",
-        rank: Rank::Cause,
-        patterns: &[
+        connection_closed,
+    ),
+    Rule::cause(
+        "socket_path_missing",
+        &[
             r"connect ENOENT (?P<detail>/\S+\.sock)",
             r"(?P<detail>/\S+\.sock)\S*: \[Errno 2\]",
         ],
-        accepts: any,
-        explain: socket_path_missing,
-    },
-    Rule {
-        code: "http_on_driver_port",
-        rank: Rank::Cause,
-        patterns: &[r"trying to access MongoDB over HTTP on the native driver port"],
-        accepts: any,
-        explain: http_on_driver_port,
-    },
-    Rule {
-        code: "access_list",
-        rank: Rank::Cause,
-        patterns: &[r"IP that isn't (?:whitelisted|on)", r"isn't whitelisted", r"IP access list"],
-        accepts: any,
-        explain: access_list,
-    },
+        socket_path_missing,
+    ),
+    Rule::cause("http_on_driver_port", &[r"trying to access MongoDB over HTTP on the native driver port"], http_on_driver_port),
+    Rule::cause("access_list", &[r"IP that isn't (?:whitelisted|on)", r"isn't whitelisted", r"IP access list"], access_list),
 ];
 
 const REFUSED: &[&str] = &[

@@ -1,4 +1,4 @@
-//! What a rule is, and how it is matched.
+//! Rules, and how they are matched.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -18,9 +18,9 @@ const WORDS: [&str; 9] =
 pub(super) enum Rank {
     /// It explains the message.
     Cause,
-    /// Many causes show so; told only if no cause is found.
+    /// Many causes show so. It is reported only if no cause is found.
     Symptom,
-    /// It makes things worse; told besides.
+    /// It makes things worse. It is reported in addition.
     Circumstance,
 }
 
@@ -34,13 +34,33 @@ pub(super) struct Rule {
     pub(super) patterns: &'static [&'static str],
     /// Which matches count; the patterns alone cannot always tell.
     pub(super) accepts: fn(&Evidence) -> bool,
-    /// The finding for all matches together.
-    pub(super) explain: fn(&[Evidence], &Context) -> Finding,
+    pub(super) explain: Explain,
 }
 
-/// Accepts every match.
-pub(super) fn any(_: &Evidence) -> bool {
-    true
+/// The finding for all matches of a rule together.
+type Explain = fn(&[Evidence], &Context) -> Finding;
+
+impl Rule {
+    /// A cause, of which every match counts.
+    pub(super) const fn cause(
+        code: &'static str,
+        patterns: &'static [&'static str],
+        explain: Explain,
+    ) -> Self {
+        Self { code, rank: Rank::Cause, patterns, accepts: |_| true, explain }
+    }
+
+    /// The same rule at another rank.
+    pub(super) const fn ranked(mut self, rank: Rank) -> Self {
+        self.rank = rank;
+        self
+    }
+
+    /// The same rule, for the matches that this accepts.
+    pub(super) const fn only(mut self, accepts: fn(&Evidence) -> bool) -> Self {
+        self.accepts = accepts;
+        self
+    }
 }
 
 /// One match of a rule.
@@ -54,12 +74,12 @@ pub(super) struct Evidence {
 }
 
 impl Evidence {
-    /// What a group of the pattern matched.
+    /// The text that a group of the pattern matched.
     pub(super) fn word(&self, name: &str) -> Option<&str> {
         self.words.get(name).map(String::as_str)
     }
 
-    /// `host:port`, or the host where no port was told.
+    /// `host:port`, or the host alone without a port.
     pub(super) fn server(&self) -> Option<String> {
         let host = self.host.as_deref()?;
         let host = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
@@ -88,7 +108,7 @@ impl Evidence {
         let (mut host, mut port) = (group("host"), group("port"));
         if let Some(server) = server {
             let (known_host, known_port) = split(server);
-            // Drivers print the resolved address beside the name; the name is what people know.
+            // Drivers print the resolved address beside the name. People know the name.
             if host.is_none() || host == Some(known_host) || port == known_port {
                 (host, port) = (Some(known_host), known_port);
             }

@@ -1,16 +1,15 @@
-//! Rules about TLS and authentication, whose faults like to look like timeouts.
+//! Rules about TLS and authentication. Their faults often look like timeouts.
 
 use super::Context;
-use super::rules::{Evidence, Rank, Rule, any, servers_of, word_of};
+use super::rules::{Evidence, Rank, Rule, servers_of, word_of};
 use crate::finding::Finding;
 use crate::remedy;
 use crate::words::{Foreign, listed};
 
 pub(super) const RULES: &[Rule] = &[
-    Rule {
-        code: "tls_against_plain",
-        rank: Rank::Cause,
-        patterns: &[
+    Rule::cause(
+        "tls_against_plain",
+        &[
             r"(?i)wrong[ _]version[ _]number",
             r"first record does not look like a TLS handshake",
             r"Unsupported or unrecognized SSL message",
@@ -19,36 +18,30 @@ pub(super) const RULES: &[Rule] = &[
             r"SSL handshake received but server is started without SSL support",
             r"SSL enabled, but the server is not accepting SSL connections",
         ],
-        accepts: any,
-        explain: tls_against_plain,
-    },
-    Rule {
-        code: "tls_required",
-        rank: Rank::Cause,
-        patterns: &[
+        tls_against_plain,
+    ),
+    Rule::cause(
+        "tls_required",
+        &[
             r"server is configured to only allow SSL connections",
             r"(?i)server requires (?:TLS|SSL)",
             r"this server speaks TLS only",
         ],
-        accepts: any,
-        explain: tls_required,
-    },
-    Rule {
-        code: "certificate_expired",
-        rank: Rank::Cause,
-        patterns: &[
+        tls_required,
+    ),
+    Rule::cause(
+        "certificate_expired",
+        &[
             r"(?i)certificate has expired",
             r"CERT_HAS_EXPIRED",
             r"invalid peer certificate: Expired",
             r"CertificateExpiredException",
         ],
-        accepts: any,
-        explain: certificate_expired,
-    },
-    Rule {
-        code: "certificate_name",
-        rank: Rank::Cause,
-        patterns: &[
+        certificate_expired,
+    ),
+    Rule::cause(
+        "certificate_name",
+        &[
             r"certificate is valid for (?P<found>[^,]+(?:, [\w.*-]+)*), not (?P<host>[\w.-]+)",
             r"Host: (?P<host>[\w.-]+)\. is not in the cert's altnames: (?P<found>[^\n\r\x22']+)",
             r"IP: (?P<host>[\w.:]+) is not in the cert's list: ?(?P<found>[^\n\r\x22']*)",
@@ -57,13 +50,11 @@ pub(super) const RULES: &[Rule] = &[
             r"No (?:subject alternative|name matching) .{0,40}?(?P<host>[\w-]+\.[\w.-]+) found",
             r"NotValidForName|ERR_TLS_CERT_ALTNAME_INVALID|(?i:hostname verification failed)",
         ],
-        accepts: any,
-        explain: certificate_name,
-    },
-    Rule {
-        code: "certificate_untrusted",
-        rank: Rank::Cause,
-        patterns: &[
+        certificate_name,
+    ),
+    Rule::cause(
+        "certificate_untrusted",
+        &[
             r"unable to verify the first certificate|UNABLE_TO_VERIFY_LEAF_SIGNATURE",
             r"(?i)self[- ]signed certificate|DEPTH_ZERO_SELF_SIGNED_CERT",
             r"unable to get (?:local )?issuer certificate",
@@ -72,26 +63,23 @@ pub(super) const RULES: &[Rule] = &[
             r"UnknownIssuer",
             r"SSL routines::certificate verify failed",
         ],
-        accepts: any,
-        explain: certificate_untrusted,
-    },
-    Rule {
-        code: "tls_handshake",
-        rank: Rank::Symptom,
-        patterns: &[
+        certificate_untrusted,
+    ),
+    Rule::cause(
+        "tls_handshake",
+        &[
             r"(?:SSL|TLS) handshake failed: (?P<host>[\w.-]+):(?P<port>\d+)",
             r"TLS handshake failed: Connection timed out calling \w+ on '(?P<host>[^':]+):(?P<port>\d+)'",
             r"socket disconnected before secure TLS connection was established",
             r"(?:SSL|TLS) handshake failed|SSLHandshakeException|SSL connection failed for",
             r"remote party has closed the transport stream",
         ],
-        accepts: any,
-        explain: tls_handshake,
-    },
-    Rule {
-        code: "authentication_failed",
-        rank: Rank::Cause,
-        patterns: &[
+        tls_handshake,
+    )
+    .ranked(Rank::Symptom),
+    Rule::cause(
+        "authentication_failed",
+        &[
             r"MongoCredential\{mechanism=(?P<mechanism>[\w-]+), userName='(?P<user>[^']*)', source='(?P<database>[^']*)'",
             r"unable to authenticate using mechanism \x22(?P<mechanism>[^\x22]+)\x22",
             r"Could not find user \x22?(?P<user>[^\x22@\s]+)",
@@ -99,21 +87,19 @@ pub(super) const RULES: &[Rule] = &[
             r"(?i)authentication ?failed(?P<detail> because the remote party|, see inner exception)?",
             r"(?i)bad auth\b|storedKey mismatch",
         ],
-        // .NET calls the handshake of TLS so too.
-        accepts: |evidence| evidence.word("detail").is_none(),
-        explain: authentication_failed,
-    },
-    Rule {
-        code: "not_authorized",
-        rank: Rank::Cause,
-        patterns: &[
+        authentication_failed,
+    )
+    // .NET calls the handshake of TLS so too.
+    .only(|evidence| evidence.word("detail").is_none()),
+    Rule::cause(
+        "not_authorized",
+        &[
             r"not authorized on (?P<database>[\w-]+) to execute command",
             r"[Cc]ommand (?P<detail>\w+) requires authentication",
             r"there are no users authenticated",
         ],
-        accepts: any,
-        explain: not_authorized,
-    },
+        not_authorized,
+    ),
 ];
 
 fn at(evidence: &[Evidence]) -> String {

@@ -1,179 +1,147 @@
 //! Rules about replica sets: names, configurations, elections, replication.
 
 use super::Context;
-use super::rules::{Evidence, Rank, Rule, any, servers_of, word_of};
+use super::rules::{Evidence, Rank, Rule, servers_of, word_of};
 use crate::finding::Finding;
 use crate::remedy;
 use crate::words::{Foreign, listed};
 
 pub(super) const RULES: &[Rule] = &[
-    Rule {
-        code: "wrong_set_name",
-        rank: Rank::Cause,
-        patterns: &[
+    Rule::cause(
+        "wrong_set_name",
+        &[
             r"Expecting replica set member from set '(?P<wanted>[^']+)', but found one from set '(?P<found>[^']+)'(?:\. Removing (?P<host>[\w.-]+):(?P<port>\d+))?",
             r"replica set named '(?P<wanted>[^']+)' but this node belongs to a set named '?(?P<found>[^'\s]+?)'?(?:[\s.,;)]|$)",
             r"replicaSet=(?P<wanted>[\w.-]+)(?:, the server says it is in| is wanted, they belong to) (?P<found>[\w.-]+)",
             r"(?i)setName mismatch[^\n]*?expected:? '?(?P<wanted>[\w.-]+)'?,? (?:but )?(?:got|found|received):? '?(?P<found>[\w.-]+)",
         ],
-        accepts: any,
-        explain: wrong_set_name,
-    },
-    Rule {
-        code: "every_host_dropped",
-        rank: Rank::Cause,
-        patterns: &[
+        wrong_set_name,
+    ),
+    Rule::cause(
+        "every_host_dropped",
+        &[
             r"[Ss]ervers ?[:=] ?\[\s*\]|serverDescriptions=\[\]|servers: Map\(0\)",
             r"every server was removed",
             r"Topology type: ReplicaSetNoPrimary; Set name: [^,\n]+, Member status:\s*$",
         ],
-        accepts: any,
-        explain: every_host_dropped,
-    },
-    Rule {
-        code: "never_initiated",
-        rank: Rank::Cause,
-        patterns: &[
+        every_host_dropped,
+    ),
+    Rule::cause(
+        "never_initiated",
+        &[
             r"NotYetInitialized|no replset config has been received",
             r"\b(?:RSGhost|REPLICA_SET_GHOST|ReplicaSetGhost)\b",
             r#"(?:error|code)['\x22]?[ :=]+94\b"#,
             r"[Dd]id you (?:forget to )?run rs\.initiate|run rs\.initiate",
         ],
-        accepts: any,
-        explain: never_initiated,
-    },
-    Rule {
-        code: "config_lost_self",
-        rank: Rank::Cause,
-        patterns: &[
+        never_initiated,
+    ),
+    Rule::cause(
+        "config_lost_self",
+        &[
             r"Our replica set config is invalid or we are not a member of it",
             r"InvalidReplicaSetConfig",
             r#"(?:error|code)['\x22]?[ :=]+93\b"#,
             r"No host described in new configuration .{0,80}? maps to this node",
         ],
-        accepts: any,
-        explain: config_lost_self,
-    },
-    Rule {
-        code: "no_replication",
-        rank: Rank::Cause,
-        patterns: &[
+        config_lost_self,
+    ),
+    Rule::cause(
+        "no_replication",
+        &[
             r"not running with --replSet|NoReplicationEnabled|not started with replication enabled",
             r"Transaction numbers are only allowed on a replica set member or mongos",
             r"\$changeStream stage is only supported on replica sets",
             r"does not support retryable writes",
         ],
-        accepts: any,
-        explain: no_replication,
-    },
-    Rule {
-        code: "configuration_quorum",
-        rank: Rank::Cause,
-        patterns: &[
+        no_replication,
+    ),
+    Rule::cause(
+        "configuration_quorum",
+        &[
             r"[Qq]uorum check failed because not (?:enough voting nodes|all proposed set members) responded[^:;]*[;:] ?(?:required (?P<needed>\d+) )?[^:]*?(?P<host>[\w.-]+):(?P<port>\d+)",
             r"[Qq]uorum check failed",
         ],
-        accepts: any,
-        explain: configuration_quorum,
-    },
-    Rule {
-        code: "not_primary",
-        rank: Rank::Cause,
-        patterns: &[
+        configuration_quorum,
+    ),
+    Rule::cause(
+        "not_primary",
+        &[
             r"NotWritablePrimary|NotPrimaryNoSecondaryOk|NotMasterNoSlaveOk|MongoNotPrimaryException|NotPrimaryError",
             r"(?i)not (?:primary|master)(?: and (?:secondary|slave)Ok=false)?",
             r#"(?:error|code)['\x22]?[ :=]+(?:10107|13435)\b"#,
         ],
-        accepts: any,
-        explain: not_primary,
-    },
-    Rule {
-        code: "recovering",
-        rank: Rank::Cause,
-        patterns: &[
+        not_primary,
+    ),
+    Rule::cause(
+        "recovering",
+        &[
             r"node is recovering|NotPrimaryOrSecondary|NotMasterOrSecondary|MongoNodeIsRecoveringException",
         ],
-        accepts: any,
-        explain: recovering,
-    },
-    Rule {
-        code: "stepped_down",
-        rank: Rank::Cause,
-        patterns: &[
+        recovering,
+    ),
+    Rule::cause(
+        "stepped_down",
+        &[
             r"PrimarySteppedDown|InterruptedDueToReplStateChange|InterruptedAtShutdown|ShutdownInProgress",
             r"primary marked stale due to",
         ],
-        accepts: any,
-        explain: stepped_down,
-    },
-    Rule {
-        code: "write_concern_unsatisfied",
-        rank: Rank::Cause,
-        patterns: &[
+        stepped_down,
+    ),
+    Rule::cause(
+        "write_concern_unsatisfied",
+        &[
             r"waiting for replication timed out|WriteConcernFailed|WriteConcernTimeout",
             r"w: \d+ asks for more members than the \d+ that hold data",
             r"Not enough data-bearing nodes|UnsatisfiableWriteConcern|CannotSatisfyWriteConcern",
         ],
-        accepts: any,
-        explain: write_concern_unsatisfied,
-    },
-    Rule {
-        code: "read_preference_unsatisfied",
-        rank: Rank::Cause,
-        patterns: &[
+        write_concern_unsatisfied,
+    ),
+    Rule::cause(
+        "read_preference_unsatisfied",
+        &[
             r#"Could not find host matching read preference \{ ?mode: \x22?(?P<detail>\w+)"#,
             r#"No replica set members match selector \x22(?P<detail>[^\x22]+)"#,
             r"ReadPreferenceServerSelector\{readPreference=(?P<detail>\w+)",
             r"FailedToSatisfyReadPreference",
         ],
-        accepts: |evidence| {
-            // Wanting the primary and finding none is another matter.
-            !evidence
-                .word("detail")
-                .is_some_and(|mode| mode.to_ascii_lowercase().starts_with("primary"))
-        },
-        explain: read_preference_unsatisfied,
-    },
-    Rule {
-        code: "too_stale",
-        rank: Rank::Cause,
-        patterns: &[
-            r"RS102|too stale to catch up|OplogStartMissing|CappedPositionLost|We are too stale",
-        ],
-        accepts: any,
-        explain: too_stale,
-    },
-    Rule {
-        code: "rolled_back",
-        rank: Rank::Cause,
-        patterns: &[
+        read_preference_unsatisfied,
+    )
+    .only(|evidence| {
+        // Wanting the primary and finding none is another matter.
+        !evidence
+            .word("detail")
+            .is_some_and(|mode| mode.to_ascii_lowercase().starts_with("primary"))
+    }),
+    Rule::cause(
+        "too_stale",
+        &[r"RS102|too stale to catch up|OplogStartMissing|CappedPositionLost|We are too stale"],
+        too_stale,
+    ),
+    Rule::cause(
+        "rolled_back",
+        &[
             r"(?i)unrecoverable rollback|UnrecoverableRollbackError|rollback (?:is )?too long|rolled back \d+|rollback files? (?:written|created)|transition to ROLLBACK",
         ],
-        accepts: any,
-        explain: rolled_back,
-    },
-    Rule {
-        code: "initial_sync_failed",
-        rank: Rank::Cause,
-        patterns: &[
-            r"(?i)initial sync (?:attempt )?failed|InitialSyncFailure|InitialSyncOplogSourceMissing",
-        ],
-        accepts: any,
-        explain: initial_sync_failed,
-    },
-    Rule {
-        code: "no_primary",
-        rank: Rank::Symptom,
-        patterns: &[
+        rolled_back,
+    ),
+    Rule::cause(
+        "initial_sync_failed",
+        &[r"(?i)initial sync (?:attempt )?failed|InitialSyncFailure|InitialSyncOplogSourceMissing"],
+        initial_sync_failed,
+    ),
+    Rule::cause(
+        "no_primary",
+        &[
             r"No writable server available",
             r"No primary available for writes|No primary (?:server )?(?:is )?available|no primary found|No primary detected",
             r#"match selector \x22Primary\(\)"#,
             r"ReplicaSetNoPrimary",
             r"WritableServerSelector",
         ],
-        accepts: any,
-        explain: no_primary,
-    },
+        no_primary,
+    )
+    .ranked(Rank::Symptom),
 ];
 
 fn about(evidence: &[Evidence]) -> String {

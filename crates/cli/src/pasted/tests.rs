@@ -114,7 +114,7 @@ fn srv_records() {
     ]);
 }
 
-/// Pains 2 and 5: loopback advertised, and localhost that means ::1.
+/// A set that advertises loopback, and localhost that means ::1.
 #[test]
 fn loopback() {
     check(&[
@@ -313,7 +313,7 @@ fn authentication() {
     ]);
 }
 
-/// Pains 8, 14, 15 and 16.
+/// Set names, votes, arbiters and configurations.
 #[test]
 fn sets() {
     check(&[
@@ -401,7 +401,7 @@ fn sets() {
     ]);
 }
 
-/// Pains 4 and 7: a secondary where a primary was meant.
+/// A secondary where a primary was meant.
 #[test]
 fn primaries() {
     check(&[
@@ -438,7 +438,7 @@ fn primaries() {
     ]);
 }
 
-/// Pains 3, 11, 12 and 13.
+/// Selection errors, pools, versions and platforms.
 #[test]
 fn clients() {
     check(&[

@@ -191,7 +191,7 @@ impl Worker {
     }
 }
 
-/// What an error of a write means: it may have been done, unless the key was there already.
+/// The outcome of a write that failed: it may have been done, unless the key was there already.
 pub(super) fn outcome(error: &Error) -> Outcome {
     match error.code().map(ErrorCode) {
         Some(ErrorCode::DUPLICATE_KEY) => Outcome::Fail,

@@ -36,7 +36,7 @@ const COMMAND_LIMIT: Duration = Duration::from_secs(5);
 /// How far a calendar is moved, at most, in milliseconds and in either direction.
 const LONGEST_MOVE: u64 = 600_000;
 
-/// What may be done to the set.
+/// The faults that the set allows.
 pub(super) enum Allowed {
     /// It is not ours, and its owner did not say yes.
     Nothing,
@@ -46,7 +46,7 @@ pub(super) enum Allowed {
     Everything(Box<RunningSet>, Vec<Kind>),
 }
 
-/// What has to be undone.
+/// A fault that has to be undone.
 #[derive(Clone, Debug)]
 enum Broken {
     Killed,

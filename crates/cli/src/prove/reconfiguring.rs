@@ -5,7 +5,7 @@
 
 use bson::{Bson, Document};
 
-/// What becomes of a member.
+/// The change to a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Change {
     /// It is preferred to every other member, and takes over.

@@ -24,7 +24,7 @@ const BALANCE: i64 = 20;
 /// How often a final read is tried: the set may still be electing.
 const FINAL_LIMIT: Duration = Duration::from_secs(60);
 
-/// What clients do.
+/// The operations of the clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Workload {
     /// Reads, writes and compare-and-set of single documents.

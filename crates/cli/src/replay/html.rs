@@ -24,7 +24,7 @@ const PLACE: &str = "/*DATA*/";
 pub(super) struct Page {
     name: String,
     steps: Vec<Value>,
-    /// What each member said last.
+    /// The last reply of each member.
     words: BTreeMap<String, String>,
     step: Value,
     previous: Value,
@@ -130,7 +130,7 @@ impl Page {
     }
 }
 
-/// What of a belief makes a change: who is there, in which role.
+/// The part of a topology whose change is shown: the servers and their roles.
 fn shape(belief: &Value) -> (Value, Value, Vec<(Value, Value)>) {
     let servers = belief["v"].as_array().into_iter().flatten();
     let servers = servers.map(|server| (server["a"].clone(), server["k"].clone()));

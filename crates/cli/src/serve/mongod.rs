@@ -1,15 +1,15 @@
 //! The configuration file of mongod, as options of `quorate serve`.
 //!
-//! Reads the part of YAML that such files use: keys below keys, and one value on a line. What has no
-//! counterpart here is left out and listed. What protects the data is never left out: it has a
+//! Reads the part of YAML that such files use: keys below keys, and one value on a line. A key
+//! without a counterpart here is left out and listed. A key that protects the data is never left out: it has a
 //! counterpart, or the file is refused.
 
-/// What a file says.
+/// The content of a file.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Read {
     /// Names of options and their values.
     pub(super) options: Vec<(&'static str, String)>,
-    /// What has no counterpart here, and why that is no loss where there is a reason.
+    /// Keys without a counterpart here, with the reason where that is no loss.
     pub(super) ignored: Vec<String>,
 }
 

@@ -32,7 +32,7 @@ pub(super) enum Key {
     Clear,
 }
 
-/// What the shell has to do after a key.
+/// The action of the shell after a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Done {
     /// Draw the line anew.
@@ -57,7 +57,7 @@ pub(super) struct Editor {
     cursor: usize,
     /// Which line of the history is shown, counted from the newest; 0 is the one that is typed.
     back: usize,
-    /// What was typed before the history was looked at.
+    /// The line that was typed before the history was opened.
     typed: Vec<char>,
 }
 

@@ -1,8 +1,8 @@
-//! What a typed line means.
+//! The meaning of a typed line.
 
 use crate::run::relaxed;
 
-/// What is wanted.
+/// The request of a line.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Wanted {
     Nothing,

@@ -13,7 +13,7 @@ const MIN_WIDTH: usize = 10;
 /// The most choices that are shown.
 const MAX_CHOICES: usize = 60;
 
-/// What a person gave.
+/// The input of a person.
 pub(super) enum Typed {
     Line(String),
     Cancelled,

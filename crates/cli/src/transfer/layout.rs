@@ -52,7 +52,7 @@ impl fmt::Display for Place {
     }
 }
 
-/// What a dump says of a collection besides its documents.
+/// The metadata of a collection in a dump.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Metadata {
     pub(crate) options: Document,

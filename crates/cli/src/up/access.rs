@@ -108,7 +108,7 @@ impl Access {
         self.certificate.is_some()
     }
 
-    /// What `quorate serve` is told.
+    /// The options of `quorate serve`.
     pub(super) fn serve_arguments(&self) -> Vec<OsString> {
         let mut told = Vec::new();
         let files = [

@@ -26,7 +26,7 @@ const NOT_FOUND: u8 = 127;
 /// The exit code for a program that cannot be run, as shells have it.
 const NOT_RUNNABLE: u8 = 126;
 
-/// What shells add to the number of the signal that ended a program.
+/// The number that shells add to the signal that ended a program.
 const SIGNALLED: i32 = 128;
 
 /// A program that runs.

@@ -84,7 +84,7 @@ impl Control {
     /// Takes orders from now on.
     pub(super) fn serve(set: &RunningSet, handle: Handle) -> Result<Self, Failure> {
         let path = set.control_path()?;
-        // What a crash left behind; the file of a set that runs has another name.
+        // A file that a crash left behind; the file of a set that runs has another name.
         let _ = std::fs::remove_file(&path);
         let listener = UnixListener::bind(&path).map_err(|error| unusable(&path, &error))?;
         let task = tokio::spawn(async move {

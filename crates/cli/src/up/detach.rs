@@ -83,7 +83,7 @@ fn wait(
 
 /// Says again what the keeper said. The connection string if the set is ready.
 fn repeat(line: &str, screen: &mut Screen) -> Result<Option<String>, Failure> {
-    // What is no event is a member's own complaint; its keeper tells the rest.
+    // A line that is no event is an error of a member; its keeper reports everything else.
     let event: Value = serde_json::from_str(line).unwrap_or_default();
     let text = |name: &str| event[name].as_str().unwrap_or_default();
     match text("event") {

@@ -45,7 +45,7 @@ pub(super) struct Member {
     identity: ProcessId,
     /// Closed by the system if we are killed: no member outlives its set.
     leash: Option<ChildStdin>,
-    /// What it says; its first event tells where it listens.
+    /// Its output; the first event has the address on which it listens.
     says: Lines<BufReader<ChildStdout>>,
     condition: Process,
 }
@@ -69,7 +69,7 @@ impl Member {
         self.identity.pid()
     }
 
-    /// What was done to its process, or became of it.
+    /// The condition of its process.
     pub(super) fn condition(&self) -> &Process {
         &self.condition
     }

@@ -1,4 +1,4 @@
-//! What is to be started: the options, together with what the data directory remembers of the set.
+//! The plan of a set: the options, together with the file of the set in the data directory.
 //!
 //! Contradictions are told here, before any process is started.
 
@@ -46,7 +46,7 @@ pub(super) struct Plan {
     pub(super) access: Access,
 }
 
-/// What a data directory remembers.
+/// The file of the set in a data directory.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Remembered {
     /// Unknown if an earlier version wrote the directory.

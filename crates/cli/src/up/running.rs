@@ -115,7 +115,7 @@ impl RunningSet {
         Ok(self.path(&directory()?).with_extension(CONTROL))
     }
 
-    /// What stops this set and no other.
+    /// The command that stops this set and no other.
     pub(crate) fn stop_command(&self) -> String {
         match (&self.data, self.port()) {
             (Some(data), _) => format!("quorate down --data {}", data.display()),

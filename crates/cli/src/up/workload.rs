@@ -121,7 +121,7 @@ fn described(topology: &TopologyDescription) -> String {
     for server in topology.servers().iter() {
         let _ = write!(text, " {} {}", server.address(), server.server_type());
         if let Some(error) = server.error() {
-            // What to do about it is for `quorate doctor` to say.
+            // The remedy is the business of `quorate doctor`.
             let error = error.to_string();
             let _ = write!(text, " ({})", error.split(';').next().unwrap_or_default());
         }

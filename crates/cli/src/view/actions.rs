@@ -1,4 +1,4 @@
-//! What can be done to a set that we started: break it, and mend it again.
+//! Actions on a set that we started: breaking it, and mending it again.
 //!
 //! The screen and the page offer these; `up` carries them out, because it owns the processes. On a
 //! set that another user runs there are none.

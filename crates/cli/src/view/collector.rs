@@ -23,6 +23,7 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use super::{Input, View};
 use crate::clock;
+use crate::task::Task;
 use asker::{Asker, Manner};
 
 /// How often pools are counted and ages move on.
@@ -32,16 +33,7 @@ const TICK: Duration = Duration::from_millis(250);
 #[derive(Clone)]
 pub(crate) struct Live {
     shared: Arc<Shared>,
-    /// Held for its end: dropping it ends the tasks.
-    _tasks: Arc<Tasks>,
-}
-
-struct Tasks(AbortHandle);
-
-impl Drop for Tasks {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
+    _task: Arc<Task>,
 }
 
 /// The view, and the channel that announces its changes.
@@ -93,8 +85,7 @@ impl Live {
             asked: BTreeMap::new(),
             nudge: watch::Sender::new(()),
         };
-        let task = tokio::spawn(collector.run(events)).abort_handle();
-        Ok(Self { shared, _tasks: Arc::new(Tasks(task)) })
+        Ok(Self { shared, _task: Arc::new(Task::spawn(collector.run(events))) })
     }
 
     /// Looks at the view. Nothing is collected meanwhile, so the look must be short.
@@ -143,7 +134,7 @@ impl Collector {
         }
     }
 
-    /// What the client believes now, whatever events were missed.
+    /// The client's present view, even if events were missed.
     fn look_anew(&mut self) {
         let new = self.client.topology();
         let previous = Arc::clone(&new);

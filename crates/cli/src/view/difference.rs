@@ -8,20 +8,20 @@ use quorate_server_discovery::{ServerDescription, ServerType, TopologyDescriptio
 
 use crate::words::Foreign;
 
-/// What can differ.
+/// The points that can differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Aspect {
     /// Whether it answers.
     Answers,
     /// Its type.
     Type,
-    /// What it is called.
+    /// Its name.
     Name,
     /// The set it belongs to.
     SetName,
     /// The version of the configuration.
     SetVersion,
-    /// Who the primary is.
+    /// The primary.
     Primary,
 }
 
@@ -42,11 +42,11 @@ impl Aspect {
 /// One difference.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Difference {
-    /// What differs.
+    /// The point.
     pub(crate) aspect: Aspect,
-    /// What the client believes.
+    /// The client's view.
     pub(crate) client: String,
-    /// What the member says.
+    /// The member's own word.
     pub(crate) member: String,
     /// Since when.
     pub(crate) since: MonotonicTime,
@@ -54,7 +54,7 @@ pub(crate) struct Difference {
     pub(super) told: bool,
 }
 
-/// What a member says of itself, or that it does not answer.
+/// The member's own word, or that it does not answer.
 pub(super) type Own<'a> = Result<&'a HelloReply, &'a str>;
 
 /// All differences. The times of those that were there before are kept.

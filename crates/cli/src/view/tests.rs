@@ -1,4 +1,4 @@
-//! What the view makes of what happens.
+//! Events, and the view that follows from them.
 
 use super::difference::Aspect;
 use super::member::{PoolPhase, Process};

@@ -67,7 +67,7 @@ struct Deployment {
     client: Client,
 }
 
-/// What is shown of one deployment.
+/// The row of one deployment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Row {
     trouble: Trouble,

@@ -1,4 +1,4 @@
-//! What a watcher notes of a client: every input of its core into a file, every event for a teller.
+//! The notes of a watcher about a client: every input of its core into a file, every event for a teller.
 //!
 //! A tap sees both in order, so what is recorded is exactly what was watched.
 
@@ -18,7 +18,7 @@ use crate::clock;
 /// How many events may wait to be told. A change of a set of fifty makes some hundred.
 const MAX_UNTOLD_EVENTS: usize = 65_536;
 
-/// What happened, and when by the clock of this machine.
+/// An event, and its time by the clock of this machine.
 pub(super) type Seen = (MonotonicTime, DiscoveryEvent);
 
 /// The tap.

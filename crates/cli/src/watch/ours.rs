@@ -23,7 +23,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// A running set of this user.
 pub(super) struct Ours {
-    /// What was done from here, by process. Forgotten when the process is another.
+    /// The faults made from here, by process. Entries of processes that ended are dropped.
     broken: Mutex<BTreeMap<u32, Process>>,
     host: ServerAddress,
 }

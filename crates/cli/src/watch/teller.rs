@@ -129,7 +129,7 @@ fn change(previous: &ServerDescription, new: &ServerDescription) -> String {
     text
 }
 
-/// What differs between two descriptions of one server, besides its type and how fast it answers.
+/// The differences between two descriptions of one server, besides its type and its round trip.
 fn changes(previous: &ServerDescription, new: &ServerDescription) -> Vec<String> {
     let mut changes = Vec::new();
     let mut compare = |what: &str, before: Option<String>, after: Option<String>| {

@@ -5,7 +5,7 @@
 pub(super) struct Asset {
     /// Its content type.
     pub(super) kind: &'static str,
-    /// What is in it.
+    /// Its content.
     pub(super) text: &'static str,
 }
 

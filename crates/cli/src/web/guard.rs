@@ -26,7 +26,7 @@ const TOKEN_HEADER: &str = "x-quorate-token";
 /// How many random bytes the token has.
 const TOKEN_BYTES: usize = 32;
 
-/// What goes with every reply: nothing from elsewhere, nothing inline, no frames, nothing kept.
+/// The headers of every reply: nothing from elsewhere, nothing inline, no frames, nothing kept.
 const HEADERS: [(header::HeaderName, &str); 7] = [
     (
         header::CONTENT_SECURITY_POLICY,

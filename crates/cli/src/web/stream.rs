@@ -12,10 +12,10 @@ use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream::unfold;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
-use tokio::task::AbortHandle;
 use tokio::time::sleep;
 
 use crate::clock;
+use crate::task::Task;
 use crate::view::collector::Live;
 
 /// How many pages may listen at once.
@@ -34,32 +34,26 @@ type Words = Arc<str>;
 pub(super) struct Stream {
     words: watch::Sender<Words>,
     listeners: Arc<Semaphore>,
-    task: AbortHandle,
+    _task: Task,
 }
 
 impl Stream {
     /// Begins to follow a view.
     pub(super) fn start(live: Live) -> Self {
         let words = watch::Sender::new(Words::from(""));
-        let task = tokio::spawn(follow(live, words.clone())).abort_handle();
-        Self { words, listeners: Arc::new(Semaphore::new(MAX_LISTENERS)), task }
+        let task = Task::spawn(follow(live, words.clone()));
+        Self { words, listeners: Arc::new(Semaphore::new(MAX_LISTENERS)), _task: task }
     }
 
     /// The events for one more page; none if there are too many.
     pub(super) fn subscribe(&self) -> Option<Response> {
         let permit = Arc::clone(&self.listeners).try_acquire_owned().ok()?;
         let mut words = self.words.subscribe();
-        // What is there now counts as news, too.
+        // A new page gets the present view at once.
         words.mark_changed();
         let events = unfold((words, permit), next);
         let alive = KeepAlive::new().interval(KEEP_ALIVE);
         Some(Sse::new(events).keep_alive(alive).into_response())
-    }
-}
-
-impl Drop for Stream {
-    fn drop(&mut self) {
-        self.task.abort();
     }
 }
 

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::world::{Fate, Future, Situation, play};
 use crate::words::Span;
 
-/// What many futures say.
+/// The summary of many futures.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Forecast {
     pub(crate) futures: usize,

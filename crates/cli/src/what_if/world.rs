@@ -42,7 +42,7 @@ const HICCUP: u64 = 15_000;
 /// One message in this many meets a busy machine.
 const HICCUPS: u64 = 60;
 
-/// What is lifted from the live set.
+/// The state of the live set from which forecasts start.
 #[derive(Clone, Debug)]
 pub(super) struct Situation {
     pub(super) config: ReplicaSetConfig,
@@ -74,7 +74,7 @@ pub(super) struct Waiting {
     pub(super) writes: Vec<Duration>,
 }
 
-/// What happens to the members that go.
+/// The way in which members go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
     /// Their processes end: connections are reset and refused.

@@ -1,9 +1,8 @@
-//! What people suffer from, provoked for real against members of our own, and the sentence that
-//! they are told.
+//! Faults that users report, provoked against real members, and the finding that the doctor gives.
 //!
-//! The numbers are those of the list of pains. States that our members cannot show (a server too
-//! old, a clock that is off, a load balancer) are in `doctor_uri`, with scripted servers; measured
-//! failovers, pain 10, are in `drill`.
+//! docs/doctor.md lists them; the number in the name of a test only tells two faults apart. States that our
+//! members cannot show (a server too old, a clock that is off, a load balancer) are in `doctor_uri`, with
+//! scripted servers. Measured failovers are in `drill`.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -145,7 +144,7 @@ async fn pain_2_members_advertise_loopback() {
     member.stop().await.unwrap();
 }
 
-/// Also pain 15: a minority elects no member, and says so.
+/// A minority elects no member, and says so.
 #[test]
 fn pain_3_the_error_of_a_selection_names_every_server() {
     let mut set = Set::start(&[], 3);
@@ -173,7 +172,7 @@ fn pain_3_the_error_of_a_selection_names_every_server() {
     set.end();
 }
 
-/// And pain 8: the set's name.
+/// A wrong name of the set is found as well.
 #[test]
 fn pain_4_a_direct_connection_to_a_secondary() {
     let set = Set::start(&[], 3);

@@ -1,4 +1,4 @@
-//! The operations of entities: what each name means for our client.
+//! The operations of entities, carried out by our client.
 //!
 //! Every argument is taken by name, and one that is left over is an error; so is a name that is not
 //! known. Options are set on the client's actions one by one (`perform!`).
@@ -37,6 +37,15 @@ pub(super) async fn run(
     }
 }
 
+/// Sets the options that are given, each read as its kind.
+macro_rules! set_options {
+    ($arguments:expr, $action:ident; $($kind:ident $method:ident = $name:literal),* $(,)?) => {
+        $(if let Some(value) = $arguments.$kind($name)? {
+            $action = $action.$method(value);
+        })*
+    };
+}
+
 /// Sets the session and the options that are given, checks that none is left, and runs the action.
 /// Gives the client's result.
 macro_rules! perform {
@@ -55,9 +64,7 @@ macro_rules! perform {
             let session = guard.as_mut().ok_or("the session has ended")?;
             action = action.session(session);
         }
-        $(if let Some(value) = $arguments.$kind($name)? {
-            action = action.$method(value);
-        })*
+        $crate::unified::operations::set_options!($arguments, action; $($kind $method = $name),*);
         $arguments.finish()?;
         let result = action.await;
         if let (Some(entity), Some(guard)) = (&entity, &guard)
@@ -69,4 +76,4 @@ macro_rules! perform {
     }};
 }
 
-use perform;
+use {perform, set_options};

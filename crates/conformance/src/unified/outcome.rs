@@ -1,4 +1,4 @@
-//! What an operation gave back, and whether that is what the test expects.
+//! The result of an operation, compared with the one that the test expects.
 //!
 //! Follows "operation" and "expectedError" of the unified test format.
 
@@ -23,6 +23,13 @@ pub(super) enum Outcome {
     ChangeStream(Box<ChangeStream>),
     /// A collection that was made.
     Collection(Collection),
+}
+
+impl Outcome {
+    /// Names, as a list.
+    pub(super) fn names(names: Vec<String>) -> Self {
+        Self::Value(names.into_iter().map(Bson::from).collect())
+    }
 }
 
 /// A result of the client, or its error.
@@ -176,7 +183,7 @@ fn check_one(matcher: Matcher<'_>, key: &str, wanted: &Bson, error: &Error) -> R
     if holds { Ok(()) } else { Err("does not hold".to_owned()) }
 }
 
-/// All that is said in an error: of a bulk, what each write says.
+/// All texts of an error: of a bulk write, those of each write.
 fn messages(error: &Error) -> Vec<String> {
     let mut messages = vec![error.to_string()];
     if let ErrorKind::Write(failure) = error.kind() {

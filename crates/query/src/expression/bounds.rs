@@ -1,4 +1,4 @@
-//! How much an expression may build: bytes and nesting.
+//! Limits on the bytes and the nesting of the values that an expression builds.
 //!
 //! Expressions can grow values exponentially (`$reduce` over its own value) or nest them without
 //! end. Every computed value is charged to the operation's [`Meter`](crate::Meter) for as long as it
@@ -7,16 +7,14 @@
 
 use bson::{Bson, Document};
 
-use super::{ExpressionError, MAX_INTERMEDIATE_BYTES, fail};
-use crate::error::ErrorCode;
+use super::MAX_INTERMEDIATE_BYTES;
+use crate::error::{ErrorCode, QueryError, fail};
 use crate::value::MAX_NESTING;
 
-const OVERFLOW: i32 = 15;
-
-/// What one value costs besides its payload.
+/// The bytes of one value besides its payload.
 pub(crate) const ELEMENT_OVERHEAD: usize = size_of::<Bson>();
 
-/// What one field costs besides its name and value: the name's own header, its hash and its place in
+/// The bytes of one field besides its name and value: the name's own header, its hash and its place in
 /// the table of fields.
 const FIELD_OVERHEAD: usize = size_of::<String>() + 3 * size_of::<usize>();
 
@@ -28,17 +26,13 @@ pub(crate) struct Budget {
 
 impl Budget {
     /// Draws what a value costs.
-    pub(crate) fn draw(&mut self, operator: &str, value: &Bson) -> Result<(), ExpressionError> {
+    pub(crate) fn draw(&mut self, operator: &str, value: &Bson) -> Result<(), QueryError> {
         let size = measure(value, 0).ok_or_else(too_deep)?;
         self.draw_bytes(operator, size)
     }
 
     /// Draws a number of bytes.
-    pub(crate) fn draw_bytes(
-        &mut self,
-        operator: &str,
-        bytes: usize,
-    ) -> Result<(), ExpressionError> {
+    pub(crate) fn draw_bytes(&mut self, operator: &str, bytes: usize) -> Result<(), QueryError> {
         self.used = self.used.saturating_add(bytes);
         if self.used > MAX_INTERMEDIATE_BYTES {
             return Err(too_large(operator, self.used));
@@ -48,8 +42,8 @@ impl Budget {
 }
 
 /// The refusal of an operator whose result would be too large.
-pub(crate) fn too_large(operator: &str, bytes: usize) -> ExpressionError {
-    ExpressionError::new(
+pub(crate) fn too_large(operator: &str, bytes: usize) -> QueryError {
+    fail(
         ErrorCode::QUERY_EXCEEDED_MEMORY_LIMIT,
         format!(
             "{operator} would use too much memory ({bytes} bytes) and cannot spill to disk. Memory \
@@ -58,22 +52,25 @@ pub(crate) fn too_large(operator: &str, bytes: usize) -> ExpressionError {
     )
 }
 
-/// What a value costs.
+/// The bytes of a value.
 ///
 /// # Errors
 ///
 /// If it is nested too deeply.
-pub(crate) fn cost(value: &Bson) -> Result<usize, ExpressionError> {
+pub(crate) fn cost(value: &Bson) -> Result<usize, QueryError> {
     measure(value, 0).ok_or_else(too_deep)
 }
 
-/// What a field of a document costs. Its table grows by doubling, and a name has a place of its own.
-pub(crate) fn field_cost(name: &str, value: &Bson) -> Result<usize, ExpressionError> {
+/// The bytes of a field of a document. Its table grows by doubling, and a name has a place of its own.
+pub(crate) fn field_cost(name: &str, value: &Bson) -> Result<usize, QueryError> {
     Ok(2 * FIELD_OVERHEAD + name.len() + ELEMENT_OVERHEAD + cost(value)?)
 }
 
-fn too_deep() -> ExpressionError {
-    fail(OVERFLOW, format!("a computed value is nested deeper than {MAX_NESTING} levels"))
+fn too_deep() -> QueryError {
+    fail(
+        ErrorCode::OVERFLOW,
+        format!("a computed value is nested deeper than {MAX_NESTING} levels"),
+    )
 }
 
 /// Roughly how much memory a document takes.

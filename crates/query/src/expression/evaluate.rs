@@ -8,13 +8,14 @@ use bson::{Bson, Document};
 use super::bounds::{ELEMENT_OVERHEAD, cost};
 use super::node::{Base, Convert, Node, Pattern};
 use super::operand::Operand;
-use super::operators::{self, Named, Positional, RegexKind, SortBy};
+use super::operators::{self, CONVERSION_FAILURE, Named, Positional, RegexKind, SortBy};
 use super::path::FieldPath;
 use super::variables::{Frame, Scope};
-use super::{ExpressionError, fail};
+use crate::error::{QueryError, fail};
 use crate::meter::{Charge, Kept, push, steps_to_copy};
+use crate::typed::Typed;
 
-type Result<T> = std::result::Result<T, ExpressionError>;
+type Result<T> = std::result::Result<T, QueryError>;
 
 impl Node {
     pub(super) fn evaluate<'a>(&'a self, frame: Frame<'a>) -> Result<Operand<'a>> {
@@ -77,7 +78,7 @@ fn named<'a>(operator: &Named, nodes: &'a [Option<Node>], frame: Frame<'a>) -> R
     if values.iter().flatten().any(Operand::is_long) {
         frame.variables.meter().check()?;
     }
-    let value = operator.evaluate(&values, frame.variables.meter())?;
+    let value = (operator.evaluate)(&values, frame.variables.meter())?;
     made(operator.name, value, frame)
 }
 
@@ -125,7 +126,7 @@ fn regex<'a>(
     Operand::charged(found, kind.name(), meter)
 }
 
-/// What an operator yielded, charged to the operation.
+/// The result of an operator, charged to the operation.
 fn made(operator: &str, value: Option<Bson>, frame: Frame<'_>) -> Result<Operand<'static>> {
     match value {
         None => Ok(Operand::MISSING),
@@ -264,12 +265,7 @@ fn map<'a>(input: &'a Node, slot: usize, body: &'a Node, frame: Frame<'a>) -> Re
     if input.is_nullish() {
         return Ok(Operand::owned(Bson::Null));
     }
-    let Some(elements) = input.as_array() else {
-        return Err(fail(
-            16883,
-            format!("input to $map must be an array not {}", input.type_name()),
-        ));
-    };
+    let elements = input.array(16883, "input to $map must be an array not")?;
     let mut charge = frame.variables.meter().charge();
     charge.grow("$map", elements.len() * ELEMENT_OVERHEAD)?;
     let mut mapped = Kept::new(Vec::with_capacity(elements.len()), frame.variables.meter());
@@ -298,12 +294,7 @@ fn filter<'a>(
     if input.is_nullish() {
         return Ok(Operand::owned(Bson::Null));
     }
-    let Some(elements) = input.as_array() else {
-        return Err(fail(
-            28651,
-            format!("input to $filter must be an array not {}", input.type_name()),
-        ));
-    };
+    let elements = input.array(28651, "input to $filter must be an array not")?;
     let limit = match limit {
         None => usize::MAX,
         Some(node) => filter_limit(&node.evaluate(frame)?)?,
@@ -379,7 +370,6 @@ fn reduce<'a>(
 }
 
 fn convert<'a>(parts: &'a Convert, frame: Frame<'a>) -> Result<Operand<'a>> {
-    const CONVERSION_FAILURE: i32 = 241;
     let input = parts.input.evaluate(frame)?;
     let to = parts.to.evaluate(frame)?;
     if input.is_nullish() {
@@ -393,7 +383,7 @@ fn convert<'a>(parts: &'a Convert, frame: Frame<'a>) -> Result<Operand<'a>> {
     }
     let target = operators::Target::parse(to.or_null())?;
     match (operators::convert(input.or_null(), target), &parts.on_error) {
-        (Err(error), Some(on_error)) if error.code().0 == CONVERSION_FAILURE => {
+        (Err(error), Some(on_error)) if error.code() == CONVERSION_FAILURE => {
             on_error.evaluate(frame)
         }
         (converted, _) => made("$convert", Some(converted?), frame),

@@ -1,4 +1,4 @@
-//! What an expression yields while it is being computed: a BSON value, borrowed where possible, or
+//! The result of an expression while it is being computed: a BSON value, borrowed where possible, or
 //! nothing at all.
 //!
 //! "Missing" differs from null: a missing field leaves no trace in the document that is built from
@@ -13,6 +13,7 @@ use super::bounds::{approximate_value_size, cost};
 use super::operators::copy;
 use crate::error::QueryError;
 use crate::meter::{Charge, Kept, Meter};
+use crate::typed::Typed;
 use crate::value;
 
 /// Values that cost less than this are not charged one by one: a scope or a list of arguments holds
@@ -87,7 +88,7 @@ impl<'a> Operand<'a> {
         self.get().unwrap_or(&NULL)
     }
 
-    /// What the value costs if it is held here and not charged yet.
+    /// The bytes of the value if it is held here and not charged yet.
     pub(crate) fn own_cost(&self) -> usize {
         match &self.0 {
             Some(Held::Owned(value)) => size_of::<Self>() + approximate_value_size(value),
@@ -111,11 +112,6 @@ impl<'a> Operand<'a> {
         // An error only says that the beginning is full.
         let _ = write!(shown, "{}", self.or_null());
         shown.0
-    }
-
-    /// The name of the type, `missing` for none.
-    pub(crate) fn type_name(&self) -> &'static str {
-        self.get().map_or("missing", value::types::type_name_of)
     }
 
     /// The array, if it is one.
@@ -170,7 +166,7 @@ impl<'a> Operand<'a> {
         }
     }
 
-    /// A value with what was charged while it was built.
+    /// A value with the charge of the bytes that it took while it was built.
     pub(crate) fn built(value: Bson, charge: Charge) -> Operand<'static> {
         Operand(Some(Held::Charged(Charged(value, charge))))
     }
@@ -210,6 +206,12 @@ impl<'a> Operand<'a> {
     /// The order of the two; missing stands with undefined, above `MinKey` and below null.
     pub(crate) fn compare(&self, other: &Operand<'_>) -> Ordering {
         compare_options(self.get(), other.get())
+    }
+}
+
+impl Typed for Operand<'_> {
+    fn found(&self) -> Option<&Bson> {
+        self.get()
     }
 }
 

@@ -22,43 +22,47 @@ mod trigonometry;
 
 use bson::Bson;
 
+use super::cost;
 use super::operand::{Operand, SMALL};
-use super::{ExpressionError, cost, fail};
+use crate::error::{QueryError, fail};
 use crate::meter::{Meter, steps_to_copy};
 use crate::value::Number;
 
 pub(super) use array::{SortBy, copy, sort_array};
-pub(super) use convert::{Target, convert};
+pub(super) use convert::{CONVERSION_FAILURE, Target, convert};
 pub(super) use object::{GET_FIELD, SET_FIELD};
 pub(super) use regex::{Compiled, RegexKind};
 
-/// What an operator yields; `None` is missing.
-pub(super) type Evaluated = Result<Option<Bson>, ExpressionError>;
+/// The result of an operator; `None` is missing.
+pub(super) type Evaluated = Result<Option<Bson>, QueryError>;
 
 /// An operator whose arguments are a list.
 pub(super) struct Positional {
     pub(super) name: &'static str,
     pub(super) arity: Arity,
-    pub(super) compute: Compute,
+    /// Whether the result is null as soon as one argument is null or missing, whatever the others are.
+    null_if_any: bool,
+    compute: Compute,
 }
 
-/// How an operator computes its result.
-pub(super) enum Compute {
-    /// In one go: the result is small, and the work is bounded by one pass over two values. The caller asks
-    /// before it, if an argument is long.
-    AtOnce(fn(&[Operand<'_>]) -> Evaluated),
-    /// Over any number of large values, counting its steps; a result that may be large is charged before it is
-    /// made.
-    Metered(fn(&[Operand<'_>], &Meter) -> Evaluated),
-}
+/// Computes the result of an operator. An operator that goes over any number of large values counts its steps, and
+/// charges a result that may be large before it is made. All other operators take one pass over two values at most;
+/// if an argument is long, the caller asks the interrupt before the pass.
+type Compute = fn(&[Operand<'_>], &Meter) -> Evaluated;
 
 impl Positional {
+    /// The same, with null for every null or missing argument.
+    const fn null_if_any(mut self) -> Self {
+        self.null_if_any = true;
+        self
+    }
+
     /// Computes the result of the arguments, whose number has been checked.
     pub(super) fn evaluate(&self, arguments: &[Operand<'_>], meter: &Meter) -> Evaluated {
-        match self.compute {
-            Compute::AtOnce(compute) => compute(arguments),
-            Compute::Metered(compute) => compute(arguments, meter),
+        if self.null_if_any && arguments.iter().any(Operand::is_nullish) {
+            return Ok(Some(Bson::Null));
         }
+        (self.compute)(arguments, meter)
     }
 }
 
@@ -79,7 +83,7 @@ pub(super) enum Arity {
 impl Arity {
     /// Refuses a number of arguments that does not fit; past this, indexing up to the minimum is
     /// safe.
-    pub(super) fn check(self, name: &str, given: usize) -> Result<(), ExpressionError> {
+    pub(super) fn check(self, name: &str, given: usize) -> Result<(), QueryError> {
         match self {
             Self::Exactly(wanted) if given != wanted => Err(fail(
                 16020,
@@ -119,27 +123,12 @@ pub(super) struct Named {
     pub(super) evaluate: ByName,
 }
 
-/// How an operator with named arguments computes its result.
-pub(super) enum ByName {
-    /// In one go, a result that is small or smaller than an argument.
-    AtOnce(fn(&[Option<Operand<'_>>]) -> Evaluated),
-    /// A result that may be large, charged before it is made.
-    Metered(fn(&[Option<Operand<'_>>], &Meter) -> Evaluated),
-}
-
-impl Named {
-    /// Computes the result of the arguments.
-    pub(super) fn evaluate(&self, arguments: &[Option<Operand<'_>>], meter: &Meter) -> Evaluated {
-        match self.evaluate {
-            ByName::AtOnce(compute) => compute(arguments),
-            ByName::Metered(compute) => compute(arguments, meter),
-        }
-    }
-}
+/// Computes the result of an operator with named arguments. A result that may be large is charged before it is made.
+pub(super) type ByName = fn(&[Option<Operand<'_>>], &Meter) -> Evaluated;
 
 /// Takes room for a result that is about to be made, and gives it back at once: the result is charged when it
-/// is there. What does not fit is never made.
-pub(super) fn room(operator: &str, bytes: usize, meter: &Meter) -> Result<(), ExpressionError> {
+/// is there. A result that does not fit is never made.
+pub(super) fn room(operator: &str, bytes: usize, meter: &Meter) -> Result<(), QueryError> {
     if bytes < SMALL {
         return Ok(());
     }
@@ -148,7 +137,7 @@ pub(super) fn room(operator: &str, bytes: usize, meter: &Meter) -> Result<(), Ex
 }
 
 /// A copy of a part of a value, for which there is room.
-pub(super) fn part(operator: &str, value: &Bson, meter: &Meter) -> Result<Bson, ExpressionError> {
+pub(super) fn part(operator: &str, value: &Bson, meter: &Meter) -> Result<Bson, QueryError> {
     room(operator, cost(value)?, meter)?;
     Ok(value.clone())
 }
@@ -174,50 +163,31 @@ const fn optional(name: &'static str) -> Field {
     Field { name, required: None }
 }
 
-const fn exactly(
-    count: usize,
+/// An operator with these named arguments. The codes are those for an argument that is no object, and for a field
+/// that is not among these.
+const fn named_of(
     name: &'static str,
-    evaluate: fn(&[Operand<'_>]) -> Evaluated,
-) -> Positional {
-    Positional { name, arity: Arity::Exactly(count), compute: Compute::AtOnce(evaluate) }
+    [not_an_object, unknown_field]: [i32; 2],
+    fields: &'static [Field],
+    evaluate: ByName,
+) -> Named {
+    Named { name, bare: false, not_an_object, unknown_field, fields, evaluate }
 }
 
-const fn between(
-    least: usize,
-    most: usize,
-    name: &'static str,
-    evaluate: fn(&[Operand<'_>]) -> Evaluated,
-) -> Positional {
-    Positional { name, arity: Arity::Between(least, most), compute: Compute::AtOnce(evaluate) }
+const fn positional_of(name: &'static str, arity: Arity, compute: Compute) -> Positional {
+    Positional { name, arity, null_if_any: false, compute }
 }
 
-const fn variadic(name: &'static str, evaluate: fn(&[Operand<'_>]) -> Evaluated) -> Positional {
-    Positional { name, arity: Arity::AtLeast(0), compute: Compute::AtOnce(evaluate) }
+const fn exactly(count: usize, name: &'static str, compute: Compute) -> Positional {
+    positional_of(name, Arity::Exactly(count), compute)
 }
 
-const fn metered(
-    least: usize,
-    name: &'static str,
-    evaluate: fn(&[Operand<'_>], &Meter) -> Evaluated,
-) -> Positional {
-    Positional { name, arity: Arity::AtLeast(least), compute: Compute::Metered(evaluate) }
+const fn between(least: usize, most: usize, name: &'static str, compute: Compute) -> Positional {
+    positional_of(name, Arity::Between(least, most), compute)
 }
 
-const fn metered_exactly(
-    count: usize,
-    name: &'static str,
-    evaluate: fn(&[Operand<'_>], &Meter) -> Evaluated,
-) -> Positional {
-    Positional { name, arity: Arity::Exactly(count), compute: Compute::Metered(evaluate) }
-}
-
-const fn metered_between(
-    least: usize,
-    most: usize,
-    name: &'static str,
-    evaluate: fn(&[Operand<'_>], &Meter) -> Evaluated,
-) -> Positional {
-    Positional { name, arity: Arity::Between(least, most), compute: Compute::Metered(evaluate) }
+const fn at_least(least: usize, name: &'static str, compute: Compute) -> Positional {
+    positional_of(name, Arity::AtLeast(least), compute)
 }
 
 /// Every family of operators with a list of arguments.

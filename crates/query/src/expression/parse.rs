@@ -7,13 +7,14 @@ use std::collections::{BTreeSet, HashMap};
 
 use bson::{Bson, Document};
 
+use super::MAX_EXPRESSION_DEPTH;
 use super::node::{Base, Node};
 use super::operators::{self, Arity, Named, Positional};
 use super::path::FieldPath;
 use super::variables::{Frame, Variables};
-use super::{ExpressionError, MAX_EXPRESSION_DEPTH, fail};
+use crate::error::{ErrorCode, QueryError, fail};
 use crate::meter::Meter;
-use crate::value::types::type_name_of;
+use crate::typed::Typed;
 
 /// Which variables an expression may use besides the system's.
 #[derive(Clone, Debug, Default)]
@@ -48,12 +49,12 @@ impl ParseContext {
 }
 
 /// Reads an expression.
-pub(super) fn parse(value: &Bson, context: &ParseContext) -> Result<Node, ExpressionError> {
+pub(super) fn parse(value: &Bson, context: &ParseContext) -> Result<Node, QueryError> {
     Parser { context, locals: Locals::default(), depth: 0 }.expression(value)
 }
 
 /// Refuses names that no variable of a user may have.
-pub(crate) fn check_variable_name(name: &str) -> Result<(), ExpressionError> {
+pub(crate) fn check_variable_name(name: &str) -> Result<(), QueryError> {
     let Some(first) = name.chars().next() else {
         return Err(fail(16866, "empty variable names are not allowed"));
     };
@@ -112,10 +113,10 @@ impl Locals {
 }
 
 impl Parser<'_> {
-    pub(super) fn expression(&mut self, value: &Bson) -> Result<Node, ExpressionError> {
+    pub(super) fn expression(&mut self, value: &Bson) -> Result<Node, QueryError> {
         if self.depth >= MAX_EXPRESSION_DEPTH {
             return Err(fail(
-                15,
+                ErrorCode::OVERFLOW,
                 format!("expression exceeds the maximum nesting of {MAX_EXPRESSION_DEPTH} levels"),
             ));
         }
@@ -130,15 +131,15 @@ impl Parser<'_> {
         node.map(fold)
     }
 
-    pub(super) fn boxed(&mut self, value: &Bson) -> Result<Box<Node>, ExpressionError> {
+    pub(super) fn boxed(&mut self, value: &Bson) -> Result<Box<Node>, QueryError> {
         self.expression(value).map(Box::new)
     }
 
-    pub(super) fn all(&mut self, values: &[Bson]) -> Result<Vec<Node>, ExpressionError> {
+    pub(super) fn all(&mut self, values: &[Bson]) -> Result<Vec<Node>, QueryError> {
         values.iter().map(|value| self.expression(value)).collect()
     }
 
-    fn document(&mut self, document: &Document) -> Result<Node, ExpressionError> {
+    fn document(&mut self, document: &Document) -> Result<Node, QueryError> {
         if let Some((name, argument)) = document.iter().next()
             && name.starts_with('$')
         {
@@ -178,7 +179,7 @@ impl Parser<'_> {
         Ok(Node::Object(fields))
     }
 
-    fn path(&self, text: &str) -> Result<Node, ExpressionError> {
+    fn path(&self, text: &str) -> Result<Node, QueryError> {
         if let Some(variable) = text.strip_prefix("$$") {
             let (name, rest) = match variable.split_once('.') {
                 Some((name, rest)) => (name, Some(rest)),
@@ -197,13 +198,13 @@ impl Parser<'_> {
         Ok(Node::Path(self.current(), FieldPath::parse(path)?))
     }
 
-    /// What `$field` starts from: `$let` may bind `CURRENT` anew.
+    /// The base of `$field`: `$let` may bind `CURRENT` anew.
     fn current(&self) -> Base {
         self.locals.slot("CURRENT").map_or(Base::Current, Base::Slot)
     }
 
     /// The variable of a name, or the constant it stands for.
-    fn base(&self, name: &str) -> Result<Result<Base, Bson>, ExpressionError> {
+    fn base(&self, name: &str) -> Result<Result<Base, Bson>, QueryError> {
         if let Some(slot) = self.locals.slot(name) {
             return Ok(Ok(Base::Slot(slot)));
         }
@@ -222,7 +223,7 @@ impl Parser<'_> {
         }))
     }
 
-    fn operator(&mut self, name: &str, argument: &Bson) -> Result<Node, ExpressionError> {
+    fn operator(&mut self, name: &str, argument: &Bson) -> Result<Node, QueryError> {
         match name {
             "$literal" | "$const" => Ok(Node::Constant(argument.clone())),
             "$and" => self.all(as_list(argument)).map(Node::And),
@@ -251,7 +252,7 @@ impl Parser<'_> {
                 } else if let Some(operator) = operators::named(name) {
                     self.named(operator, argument)
                 } else {
-                    Err(fail(168, format!("Unrecognized expression '{name}'")))
+                    Err(unrecognized(name))
                 }
             }
         }
@@ -261,17 +262,13 @@ impl Parser<'_> {
         &mut self,
         operator: &'static Positional,
         argument: &Bson,
-    ) -> Result<Node, ExpressionError> {
+    ) -> Result<Node, QueryError> {
         let arguments = as_list(argument);
         operator.arity.check(operator.name, arguments.len())?;
         Ok(Node::Positional(operator, self.all(arguments)?))
     }
 
-    fn named(
-        &mut self,
-        operator: &'static Named,
-        argument: &Bson,
-    ) -> Result<Node, ExpressionError> {
+    fn named(&mut self, operator: &'static Named, argument: &Bson) -> Result<Node, QueryError> {
         let name = operator.name;
         let fields = match argument {
             Bson::Document(fields) if !(operator.bare && is_operator(fields)) => fields,
@@ -282,15 +279,10 @@ impl Parser<'_> {
                 nodes[0] = Some(self.expression(&arguments[0])?);
                 return Ok(Node::Named(operator, nodes));
             }
-            other => {
-                return Err(fail(
-                    operator.not_an_object,
-                    format!(
-                        "{name} requires an object as an argument, found: {}",
-                        type_name_of(other)
-                    ),
-                ));
-            }
+            other => other.document(
+                operator.not_an_object,
+                format_args!("{name} requires an object as an argument, found:"),
+            )?,
         };
         let mut nodes = vec![None; operator.fields.len()];
         for (field, value) in fields {
@@ -315,6 +307,10 @@ impl Parser<'_> {
     }
 }
 
+pub(super) fn unrecognized(name: &str) -> QueryError {
+    fail(ErrorCode::INVALID_PIPELINE_OPERATOR, format!("Unrecognized expression '{name}'"))
+}
+
 /// Whether a document is an operator with its argument rather than named arguments.
 pub(super) fn is_operator(document: &Document) -> bool {
     document.keys().next().is_some_and(|key| key.starts_with('$'))
@@ -336,7 +332,7 @@ const MAX_FOLDED_BYTES: usize = 64 * 1024;
 /// not while the expression is read.
 const MULTIPLIES: [&str; 3] = ["$range", "$replaceAll", "$replaceOne"];
 
-/// Computes a node whose parts are all constant. What fails stays as it is, so that the error only
+/// Computes a node whose parts are all constant. A node that fails stays as it is, so that the error only
 /// arises when and if the expression is reached.
 fn fold(node: Node) -> Node {
     let foldable = match &node {

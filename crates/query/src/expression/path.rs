@@ -1,12 +1,13 @@
 //! Dotted field paths as aggregation reads them.
 //!
 //! Unlike a query's paths, a numeric component is never an array position: a path that meets an
-//! array is read in each document of it and yields the array of what was found.
+//! array is read in each document of it and yields the array of the values found.
 
 use bson::{Bson, Document};
 
+use super::MAX_EXPRESSION_DEPTH;
 use super::operand::Operand;
-use super::{ExpressionError, MAX_EXPRESSION_DEPTH, fail};
+use crate::error::{ErrorCode, QueryError, fail};
 
 /// The components of a dotted path, possibly none.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
@@ -14,7 +15,7 @@ pub(crate) struct FieldPath(Box<[String]>);
 
 impl FieldPath {
     /// Reads a dotted path such as `a.b.c`.
-    pub(crate) fn parse(text: &str) -> Result<Self, ExpressionError> {
+    pub(crate) fn parse(text: &str) -> Result<Self, QueryError> {
         if text.ends_with('.') {
             return Err(fail(40353, "FieldPath must not end with a '.'."));
         }
@@ -24,7 +25,7 @@ impl FieldPath {
         }
         if components.len() > MAX_EXPRESSION_DEPTH {
             return Err(fail(
-                15,
+                ErrorCode::OVERFLOW,
                 format!(
                     "FieldPath has too many path components: {} exceeds the limit of {}",
                     components.len(),
@@ -50,12 +51,12 @@ impl FieldPath {
         self.0.join(".")
     }
 
-    /// What the path finds in a value.
+    /// The value that the path leads to in a value.
     pub(super) fn follow<'a>(&self, value: &'a Bson) -> Operand<'a> {
         follow(value, &self.0)
     }
 
-    /// What the path finds in a document. Not for the empty path, which is the document itself.
+    /// The value that the path leads to in a document. Not for the empty path, which is the document itself.
     pub(crate) fn follow_document<'a>(&self, document: &'a Document) -> Operand<'a> {
         match self.0.split_first() {
             None => Operand::owned(Bson::Document(document.clone())),
@@ -72,7 +73,7 @@ pub(crate) fn is_reference_field(name: &str) -> bool {
     matches!(name, "$ref" | "$id" | "$db")
 }
 
-fn check_component(component: &str) -> Result<(), ExpressionError> {
+fn check_component(component: &str) -> Result<(), QueryError> {
     if component.is_empty() {
         return Err(fail(15998, "FieldPath field names may not be empty strings."));
     }

@@ -10,7 +10,8 @@ mod types;
 
 use bson::{Bson, DateTime, Document, Timestamp, doc};
 
-use super::{Expression, ExpressionError, ParseContext, Variables};
+use super::{Expression, ParseContext, Variables};
+use crate::error::QueryError;
 
 fn variables() -> Variables {
     Variables::new(7)
@@ -26,7 +27,7 @@ fn sample() -> Document {
     }
 }
 
-fn try_evaluate(expression: Bson) -> Result<Option<Bson>, ExpressionError> {
+fn try_evaluate(expression: Bson) -> Result<Option<Bson>, QueryError> {
     let context = ParseContext::of(&variables());
     Expression::parse(&expression, &context)?.evaluate(&sample(), &variables())
 }

@@ -1,4 +1,4 @@
-//! What an expression can see besides its document: system variables, the caller's variables, the
+//! The variables that an expression can read besides its document: system variables, the caller's variables, the
 //! variables it binds itself, and the seed of `$rand`.
 //!
 //! Nothing here reads a clock: `$$NOW` and `$$CLUSTER_TIME` are what the caller says they are.
@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use bson::{Bson, DateTime, Document, Timestamp};
 
 use super::operand::Operand;
-use super::{ExpressionError, fail};
+use crate::error::{QueryError, fail};
 use crate::meter::{Interrupt, Meter};
 
 /// The values that one operation's expressions share.
@@ -64,13 +64,13 @@ impl Variables {
         self
     }
 
-    /// What counts the steps and bytes of the operation.
+    /// The meter of the operation's steps and bytes.
     pub fn meter(&self) -> &Meter {
         &self.meter
     }
 
     /// Counts a step of a loop, and asks from time to time whether to go on.
-    pub(crate) fn step(&self) -> Result<(), ExpressionError> {
+    pub(crate) fn step(&self) -> Result<(), QueryError> {
         self.meter.step()
     }
 
@@ -100,11 +100,11 @@ impl Variables {
         self.user.get(name)?.as_ref()
     }
 
-    pub(super) fn now(&self) -> Result<Bson, ExpressionError> {
+    pub(super) fn now(&self) -> Result<Bson, QueryError> {
         self.now.map(Bson::DateTime).ok_or_else(|| unavailable("NOW"))
     }
 
-    pub(super) fn cluster_time(&self) -> Result<Bson, ExpressionError> {
+    pub(super) fn cluster_time(&self) -> Result<Bson, QueryError> {
         self.cluster_time.map(Bson::Timestamp).ok_or_else(|| unavailable("CLUSTER_TIME"))
     }
 
@@ -114,7 +114,7 @@ impl Variables {
     }
 }
 
-fn unavailable(name: &str) -> ExpressionError {
+fn unavailable(name: &str) -> QueryError {
     fail(51144, format!("Builtin variable '$${name}' is not available"))
 }
 
@@ -134,16 +134,16 @@ impl SplitMix {
     }
 }
 
-/// Where an expression is being computed.
+/// The place at which an expression is computed.
 #[derive(Clone, Copy)]
 pub(crate) struct Frame<'a> {
     /// `$$ROOT`.
     pub(crate) root: &'a Document,
     /// `$$CURRENT`, which only `$redact` makes differ from the root.
     pub(crate) current: &'a Document,
-    /// What the operation shares.
+    /// The variables that the whole operation shares.
     pub(crate) variables: &'a Variables,
-    /// What `$let`, `$map`, `$filter` and `$reduce` around this place have bound.
+    /// The variables that `$let`, `$map`, `$filter` and `$reduce` around this place have bound.
     pub(super) scope: Option<&'a Scope<'a>>,
 }
 

@@ -10,7 +10,7 @@ use bson::{Bson, Document};
 use super::bits::BitTest;
 use super::predicate::InList;
 use super::{Comparison, Condition, MAX_QUERY_DEPTH, Node, Predicate, RegexMatcher, Schema};
-use crate::error::{ErrorCode, QueryError};
+use crate::error::{ErrorCode, QueryError, fail};
 use crate::evaluate::ExpressionCompiler;
 use crate::expression::is_reference_field;
 use crate::value::{Number, Path, TypeSet, is_truthy, type_name_of};
@@ -131,8 +131,8 @@ impl Parser<'_> {
                 ));
             }
             "$text" => {
-                return Err(QueryError::new(
-                    ErrorCode(27),
+                return Err(fail(
+                    ErrorCode::INDEX_NOT_FOUND,
                     "text index required for $text query: this server has none; use $regex instead",
                 ));
             }
@@ -404,7 +404,7 @@ fn regex(parser: Parser<'_>, pattern: &Bson, options: Option<&Bson>) -> Parsed<C
         Bson::RegularExpression(regex) => {
             let own = regex.options.as_str();
             if !own.is_empty() && options.is_some() {
-                return Err(QueryError::location(51075, "options set in both $regex and $options"));
+                return Err(fail(51075, "options set in both $regex and $options"));
             }
             parser.compile(regex.pattern.as_str(), options.unwrap_or(own))?
         }

@@ -7,18 +7,17 @@ use bson::{Bson, Document};
 
 use super::memory::Memory;
 use super::sort::parse_pattern;
-use crate::error::QueryError;
+use crate::error::{ErrorCode, QueryError, fail};
 use crate::expression::operators::accumulate::{
     Deviation, Sum, check_method, count, percentiles_of_sorted, shares,
 };
 use crate::expression::{
-    Dependencies, Expression, Frame, Operand, ParseContext, approximate_value_size, fail,
-    field_cost,
+    Dependencies, Expression, Frame, Operand, ParseContext, approximate_value_size, field_cost,
 };
 use crate::meter::{Meter, make_place, push};
 use crate::sort::{SortKey, SortPattern};
 use crate::sorting::sorted;
-use crate::value::types::type_name_of;
+use crate::typed::Typed;
 use crate::value::{GroupKey, Number, compare};
 
 /// One accumulated field of the output.
@@ -26,7 +25,7 @@ use crate::value::{GroupKey, Number, compare};
 pub(super) struct Accumulator {
     pub(super) field: String,
     kind: Kind,
-    /// What is accumulated.
+    /// The accumulated expression.
     input: Expression,
     /// How many values are kept, for the kinds that keep several.
     n: Option<Expression>,
@@ -136,7 +135,7 @@ impl Accumulator {
                     let input = Expression::parse(&Bson::Int32(1), context)?;
                     Ok(Self { field, kind, input, n: None, shares: Vec::new(), sort: None })
                 }
-                _ => Err(fail(9, "$count takes no arguments, i.e. $count:{}")),
+                _ => Err(QueryError::failed_to_parse("$count takes no arguments, i.e. $count:{}")),
             };
         }
         if matches!(kind, Kind::Median | Kind::Percentile) {
@@ -173,7 +172,10 @@ impl Accumulator {
         };
         let required = |key: &str| {
             options.get(key).ok_or_else(|| {
-                fail(40414, format!("BSON field '{name}.{key}' is missing but a required field"))
+                fail(
+                    ErrorCode::MISSING_FIELD,
+                    format!("BSON field '{name}.{key}' is missing but a required field"),
+                )
             })
         };
         check_method(name, required("method")?)?;
@@ -202,10 +204,7 @@ impl Accumulator {
         let Bson::Document(options) = argument else {
             return Err(fail(
                 5787900,
-                format!(
-                    "specification must be an object; found {name} :{}",
-                    type_name_of(argument)
-                ),
+                format!("specification must be an object; found {name} :{}", argument.type_name()),
             ));
         };
         let value = if kind.sorts() { "output" } else { "input" };
@@ -230,24 +229,14 @@ impl Accumulator {
             true => Some(Expression::parse(required("n", 5787906)?, context)?),
             false => None,
         };
-        let sort = match (kind.sorts(), options.get("sortBy")) {
-            (false, _) => None,
-            (true, Some(Bson::Document(sort))) => Some(parse_pattern(sort)?),
-            (true, None) => {
-                return Err(required("sortBy", 5788005).err().unwrap_or_else(|| {
-                    fail(5788005, format!("Missing value for 'sortBy' of {name}"))
-                }));
-            }
-            (true, Some(other)) => {
-                return Err(fail(
-                    5788604,
-                    format!(
-                        "expected 'sortBy' to already be an object in the arguments to {name}, \
-                         found {}",
-                        type_name_of(other)
-                    ),
-                ));
-            }
+        let sort = match kind.sorts() {
+            false => None,
+            true => Some(parse_pattern(required("sortBy", 5788005)?.document(
+                5788604,
+                format_args!(
+                    "expected 'sortBy' to already be an object in the arguments to {name}, found"
+                ),
+            )?)?),
         };
         Ok(Self { field, kind, input, n, shares: Vec::new(), sort })
     }
@@ -476,7 +465,7 @@ impl Accumulator {
     }
 }
 
-/// What it takes to put a value among so many others that move, in steps.
+/// The steps that it takes to insert a value before so many other values.
 fn moved(values: usize) -> u64 {
     (values / 16) as u64
 }
@@ -502,7 +491,7 @@ fn merge(merged: &mut Document, value: Operand<'_>, memory: &mut Memory) -> Resu
     }
 }
 
-/// What an accumulator knows so far of one group.
+/// The state of an accumulator for one group.
 #[derive(Clone, Debug)]
 pub(super) enum State {
     Sum(Sum),
@@ -514,6 +503,6 @@ pub(super) enum State {
     Merged(Document),
     /// The values, and how many may be kept.
     Many(Vec<Bson>, usize),
-    /// What they are sorted by and the values, in order, and how many may be kept.
+    /// The sort keys and the values, in order, and how many values may be kept.
     Sorted(Vec<(SortKey, Bson)>, usize),
 }

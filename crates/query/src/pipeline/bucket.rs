@@ -1,5 +1,6 @@
 //! `$bucket`, which is a `$group` by boundaries, and `$bucketAuto`, which finds its boundaries.
 
+use std::fmt::Display;
 use std::sync::Arc;
 
 use bson::{Bson, Document};
@@ -7,12 +8,13 @@ use bson::{Bson, Document};
 use super::accumulator::Accumulator;
 use super::group::{By, Group};
 use super::memory::Memory;
-use super::stage::{Made, Stage, deferred};
+use super::stage::{Made, deferred};
 use super::{Documents, Run};
-use crate::error::QueryError;
+use crate::error::{QueryError, fail};
 use crate::expression::operators::as_i64;
-use crate::expression::{Dependencies, Expression, Frame, ParseContext, fail};
+use crate::expression::{Dependencies, Expression, Frame, ParseContext};
 use crate::meter::Kept;
+use crate::typed::unknown_field;
 use crate::value::types::TypeBracket;
 use crate::value::types::type_name_of;
 use crate::value::{ValueRef, compare};
@@ -23,6 +25,10 @@ pub(super) struct BucketAuto {
     by: Expression,
     buckets: usize,
     accumulators: Vec<Accumulator>,
+}
+
+fn wrong_type(code: i32, wanted: impl Display, found: &Bson) -> QueryError {
+    fail(code, format!("{wanted}, but found type: {}.", type_name_of(found)))
 }
 
 /// Reads `output`, which counts documents if it is left out.
@@ -42,12 +48,10 @@ fn output(
             .iter()
             .map(|(field, accumulator)| Accumulator::parse(field, accumulator, context))
             .collect(),
-        Some(other) => Err(fail(
+        Some(other) => Err(wrong_type(
             code,
-            format!(
-                "The {stage} 'output' field must be an object, but found type: {}.",
-                type_name_of(other)
-            ),
+            format_args!("The {stage} 'output' field must be an object"),
+            other,
         )),
     }
 }
@@ -79,16 +83,9 @@ fn group_by(
 /// Reads a `$bucket`.
 pub(super) fn parse(spec: &Bson, context: &ParseContext) -> Result<Group, QueryError> {
     let Bson::Document(spec) = spec else {
-        return Err(fail(
-            40201,
-            format!(
-                "Argument to $bucket stage must be an object, but found type: {}.",
-                type_name_of(spec)
-            ),
-        ));
+        return Err(wrong_type(40201, "Argument to $bucket stage must be an object", spec));
     };
-    const KNOWN: [&str; 4] = ["groupBy", "boundaries", "default", "output"];
-    if let Some(unknown) = spec.keys().find(|key| !KNOWN.contains(&key.as_str())) {
+    if let Some(unknown) = unknown_field(spec, &["groupBy", "boundaries", "default", "output"]) {
         return Err(fail(40197, format!("Unrecognized option to $bucket: {unknown}.")));
     }
     let (Some(by), Some(boundaries)) = (spec.get("groupBy"), spec.get("boundaries")) else {
@@ -118,13 +115,7 @@ pub(super) fn parse(spec: &Bson, context: &ParseContext) -> Result<Group, QueryE
 
 fn read_boundaries(spec: &Bson, context: &ParseContext) -> Result<Vec<Bson>, QueryError> {
     let Bson::Array(spec) = spec else {
-        return Err(fail(
-            40200,
-            format!(
-                "The $bucket 'boundaries' field must be an array, but found type: {}.",
-                type_name_of(spec)
-            ),
-        ));
+        return Err(wrong_type(40200, "The $bucket 'boundaries' field must be an array", spec));
     };
     if spec.len() < 2 {
         return Err(fail(
@@ -178,16 +169,10 @@ fn check_default(default: &Bson, boundaries: &[Bson]) -> Result<(), QueryError> 
 impl BucketAuto {
     pub(super) fn parse(spec: &Bson, context: &ParseContext) -> Result<Self, QueryError> {
         let Bson::Document(spec) = spec else {
-            return Err(fail(
-                40240,
-                format!(
-                    "The argument to $bucketAuto must be an object, but found type: {}.",
-                    type_name_of(spec)
-                ),
-            ));
+            return Err(wrong_type(40240, "The argument to $bucketAuto must be an object", spec));
         };
-        const KNOWN: [&str; 4] = ["groupBy", "buckets", "output", "granularity"];
-        if let Some(unknown) = spec.keys().find(|key| !KNOWN.contains(&key.as_str())) {
+        if let Some(unknown) = unknown_field(spec, &["groupBy", "buckets", "output", "granularity"])
+        {
             return Err(fail(40245, format!("Unrecognized option to $bucketAuto: {unknown}.")));
         }
         if spec.contains_key("granularity") {
@@ -297,10 +282,7 @@ impl BucketAuto {
 }
 
 /// Runs a `$bucketAuto`.
-pub(super) fn run(stage: Arc<Stage>, input: Documents, run: &Run) -> Documents {
+pub(super) fn run(bucket: Arc<BucketAuto>, input: Documents, run: &Run) -> Documents {
     let run = run.clone();
-    deferred(move || match &*stage {
-        Stage::BucketAuto(bucket) => bucket.run(input, &run),
-        _ => Ok(Made::default()),
-    })
+    deferred(move || bucket.run(input, &run))
 }

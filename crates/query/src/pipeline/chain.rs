@@ -61,7 +61,7 @@ fn build(stages: &[Arc<Stage>], input: Documents, run: &Run) -> Result<Documents
             continue;
         }
         documents = watched(stepped(documents, std::mem::take(&mut steps), run), run);
-        documents = Stage::run(stage, documents, run);
+        documents = stage.run(documents, run);
         if stage.is_blocking() {
             documents = started(documents)?;
         }

@@ -9,7 +9,7 @@ use bson::{Bson, Document, RawDocument};
 
 use super::Pipeline;
 use super::stage::Stage;
-use crate::error::{ErrorCode, QueryError};
+use crate::error::{ErrorCode, QueryError, fail};
 use crate::expression::{Dependencies, Expression, ParseContext};
 use crate::value::raw_scan::RawScan;
 
@@ -96,10 +96,7 @@ impl Decoder {
     /// If the bytes are not valid BSON.
     pub fn decode(&self, raw: &RawDocument) -> Result<Document, QueryError> {
         self.decode_fields(raw).map_err(|_| {
-            QueryError::new(
-                ErrorCode::FAILED_TO_PARSE,
-                "a stored document is malformed; run validate",
-            )
+            fail(ErrorCode::FAILED_TO_PARSE, "a stored document is malformed; run validate")
         })
     }
 
@@ -178,7 +175,7 @@ fn count(stage: &Stage, needed: &mut Dependencies) -> bool {
             false
         }
         Stage::Facet(facets) => {
-            for (_, pipeline) in facets {
+            for (_, pipeline) in facets.iter() {
                 match needed_fields(pipeline) {
                     Some(fields) => needed.fields.extend(fields),
                     None => needed.whole = true,
@@ -193,7 +190,7 @@ fn count(stage: &Stage, needed: &mut Dependencies) -> bool {
     }
 }
 
-/// What a query reads.
+/// The fields that a query reads.
 pub(super) fn of_query(query: &Document, context: &ParseContext) -> Dependencies {
     let mut needed = Dependencies::default();
     count_query(query, context, &mut needed);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bson::{Bson, Document};
 
 use super::memory::Memory;
-use super::stage::{Made, Stage, deferred, failed};
+use super::stage::{Made, deferred, failed};
 use super::{Documents, Pipeline, Run};
 use crate::error::QueryError;
 use crate::meter::{Kept, push};
@@ -26,8 +26,8 @@ impl UnionWith {
     }
 }
 
-pub(super) fn run_union(stage: Arc<Stage>, input: Documents, run: &Run) -> Documents {
-    Box::new(Union { own: Some(input), others: None, stage, run: run.clone() })
+pub(super) fn run_union(union: Arc<UnionWith>, input: Documents, run: &Run) -> Documents {
+    Box::new(Union { own: Some(input), others: None, union, run: run.clone() })
 }
 
 /// First the own documents, then those of the other collection, which is opened only when the first
@@ -35,18 +35,19 @@ pub(super) fn run_union(stage: Arc<Stage>, input: Documents, run: &Run) -> Docum
 struct Union {
     own: Option<Documents>,
     others: Option<Documents>,
-    stage: Arc<Stage>,
+    union: Arc<UnionWith>,
     run: Run,
 }
 
 impl Union {
     fn open(&self) -> Result<Documents, QueryError> {
-        let Stage::UnionWith(union) = &*self.stage else { return Ok(nothing()) };
-        let documents = match &union.collection {
-            Some(collection) => self.run.environment.read(collection, union.filter().as_ref())?,
-            None => nothing(),
+        let documents = match &self.union.collection {
+            Some(collection) => {
+                self.run.environment.read(collection, self.union.filter().as_ref())?
+            }
+            None => Box::new(std::iter::empty()),
         };
-        Ok(union.pipeline.chain(documents, &self.run))
+        Ok(self.union.pipeline.chain(documents, &self.run))
     }
 }
 
@@ -66,14 +67,13 @@ impl Iterator for Union {
     }
 }
 
-fn nothing() -> Documents {
-    Box::new(std::iter::empty())
-}
-
-pub(super) fn run_facet(stage: Arc<Stage>, input: Documents, run: &Run) -> Documents {
+pub(super) fn run_facet(
+    facets: Arc<Vec<(String, Pipeline)>>,
+    input: Documents,
+    run: &Run,
+) -> Documents {
     let run = run.clone();
     deferred(move || {
-        let Stage::Facet(facets) = &*stage else { return Ok(Made::default()) };
         let mut memory = Memory::new("$facet", &run);
         let mut documents = Kept::new(Vec::<Document>::new(), run.variables.meter());
         for document in input {
@@ -83,7 +83,7 @@ pub(super) fn run_facet(stage: Arc<Stage>, input: Documents, run: &Run) -> Docum
         }
         let documents = Arc::new(documents);
         let mut result = Document::new();
-        for (name, pipeline) in facets {
+        for (name, pipeline) in facets.iter() {
             let shared = Arc::clone(&documents);
             let mut next = 0;
             let input = std::iter::from_fn(move || {

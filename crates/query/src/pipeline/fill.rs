@@ -1,34 +1,30 @@
-//! `$fill`: values for what is null or missing, written as the stages that do the same.
+//! `$fill`: values for fields that are null or missing, read as the stages that do the same.
 
 use bson::{Bson, Document};
 
+use super::output::check_known;
 use super::project::AddFields;
 use super::stage::Stage;
 use super::window::WindowStage;
-use crate::error::QueryError;
-use crate::expression::{FieldPath, ParseContext, fail};
-use crate::value::types::type_name_of;
-
-const FAILED_TO_PARSE: i32 = 9;
+use crate::error::{ErrorCode, QueryError, fail};
+use crate::expression::{FieldPath, ParseContext};
+use crate::typed::Typed;
 
 /// Reads the stage as a `$setWindowFields` for the methods and an `$addFields` for the values.
 pub(super) fn parse(spec: &Bson, context: &ParseContext) -> Result<Vec<Stage>, QueryError> {
-    let Bson::Document(spec) = spec else {
-        return Err(fail(
-            FAILED_TO_PARSE,
-            format!(
-                "the $fill stage specification must be an object, found {}",
-                type_name_of(spec)
-            ),
-        ));
-    };
-    const KNOWN: [&str; 4] = ["partitionBy", "partitionByFields", "sortBy", "output"];
-    if let Some(unknown) = spec.keys().find(|key| !KNOWN.contains(&key.as_str())) {
-        return Err(fail(40415, format!("BSON field '$fill.{unknown}' is an unknown field.")));
-    }
+    let spec = spec.document(
+        ErrorCode::FAILED_TO_PARSE,
+        "the $fill stage specification must be an object, found",
+    )?;
+    check_known("$fill", spec, &["partitionBy", "partitionByFields", "sortBy", "output"])?;
     let output = match spec.get("output") {
         Some(Bson::Document(output)) if !output.is_empty() => output,
-        _ => return Err(fail(40414, "BSON field '$fill.output' must name at least one field")),
+        _ => {
+            return Err(fail(
+                ErrorCode::MISSING_FIELD,
+                "BSON field '$fill.output' must name at least one field",
+            ));
+        }
     };
     let (mut methods, mut values) = (Document::new(), Document::new());
     for (field, how) in output {
@@ -63,7 +59,7 @@ pub(super) fn parse(spec: &Bson, context: &ParseContext) -> Result<Vec<Stage>, Q
     let mut stages = Vec::with_capacity(2);
     if !methods.is_empty() {
         let window = Bson::Document(window_of(spec, methods)?);
-        stages.push(Stage::Window(WindowStage::parse(&window, context)?));
+        stages.push(Stage::Window(WindowStage::parse(&window, context)?.into()));
     }
     if !values.is_empty() {
         let fields = AddFields::parse("$fill", &Bson::Document(values), context)?;
@@ -87,12 +83,18 @@ fn window_of(spec: &Document, methods: Document) -> Result<Document, QueryError>
         (None, Some(Bson::Array(fields))) => {
             let path = |field: &Bson| match field {
                 Bson::String(field) => Ok(Bson::String(format!("${field}"))),
-                _ => Err(fail(14, "'partitionByFields' must be an array of strings")),
+                _ => Err(QueryError::type_mismatch(
+                    "'partitionByFields' must be an array of strings",
+                )),
             };
             let paths = fields.iter().map(path).collect::<Result<Vec<_>, _>>()?;
             window.insert("partitionBy", paths);
         }
-        (None, Some(_)) => return Err(fail(14, "'partitionByFields' must be an array of strings")),
+        (None, Some(_)) => {
+            return Err(QueryError::type_mismatch(
+                "'partitionByFields' must be an array of strings",
+            ));
+        }
         (None, None) => {}
     }
     let Some(sort) = spec.get("sortBy") else {

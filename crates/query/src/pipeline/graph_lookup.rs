@@ -7,15 +7,13 @@ use bson::{Bson, Document};
 use super::Run;
 use super::memory::Memory;
 use super::unwind::set;
-use crate::error::QueryError;
+use crate::error::{ErrorCode, QueryError, fail};
 use crate::expression::operators::as_i64;
-use crate::expression::{Dependencies, Expression, FieldPath, ParseContext, cost, fail};
+use crate::expression::{Dependencies, Expression, FieldPath, ParseContext, cost};
 use crate::matcher::Matcher;
 use crate::meter::{Charge, Kept};
+use crate::typed::{Typed, unknown_field};
 use crate::value::GroupKey;
-use crate::value::types::type_name_of;
-
-const FAILED_TO_PARSE: i32 = 9;
 
 /// How many values of the frontier are asked for at a time: a query of more takes long to make.
 const MAX_VALUES: usize = 65_536;
@@ -37,35 +35,29 @@ pub(super) struct GraphLookup {
 
 impl GraphLookup {
     pub(super) fn parse(spec: &Bson, context: &ParseContext) -> Result<Self, QueryError> {
-        let Bson::Document(spec) = spec else {
-            return Err(fail(
-                FAILED_TO_PARSE,
-                format!(
-                    "the $graphLookup stage specification must be an object, but found {}",
-                    type_name_of(spec)
-                ),
-            ));
-        };
-        const KNOWN: [&str; 8] = [
-            "from",
-            "startWith",
-            "connectFromField",
-            "connectToField",
-            "as",
-            "maxDepth",
-            "depthField",
-            "restrictSearchWithMatch",
-        ];
-        if let Some(unknown) = spec.keys().find(|key| !KNOWN.contains(&key.as_str())) {
+        let spec = spec.document(
+            ErrorCode::FAILED_TO_PARSE,
+            "the $graphLookup stage specification must be an object, but found",
+        )?;
+        if let Some(unknown) = unknown_field(
+            spec,
+            &[
+                "from",
+                "startWith",
+                "connectFromField",
+                "connectToField",
+                "as",
+                "maxDepth",
+                "depthField",
+                "restrictSearchWithMatch",
+            ],
+        ) {
             return Err(fail(40104, format!("Unknown argument to $graphLookup: {unknown}")));
         }
-        let text = |name: &str| match spec.get(name) {
-            Some(Bson::String(text)) => Ok(text.as_str()),
-            Some(other) => Err(fail(
-                40103,
-                format!("expected string as argument for {name}, found: {}", type_name_of(other)),
-            )),
-            None => Err(missing()),
+        let text = |name: &str| {
+            spec.get(name)
+                .ok_or_else(missing)?
+                .string(40103, format_args!("expected string as argument for {name}, found:"))
         };
         let max_depth = match spec.get("maxDepth") {
             None => None,
@@ -179,7 +171,7 @@ impl GraphLookup {
     }
 }
 
-/// What one document's search has seen. Each document of the other collection is found once, which
+/// The state of the search for one document. Each document of the other collection is found once, which
 /// is what ends the search.
 struct Search {
     memory: Memory,

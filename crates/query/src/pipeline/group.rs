@@ -8,14 +8,14 @@ use bson::{Bson, Document, RawDocument};
 
 use super::accumulator::{Accumulator, State};
 use super::memory::Memory;
-use super::stage::{Stage, deferred_stream};
+use super::stage::deferred_stream;
 use super::{Decoder, Documents, Run, StoredDocuments};
-use crate::error::QueryError;
-use crate::expression::{Dependencies, Expression, Frame, Operand, ParseContext, fail};
+use crate::error::{QueryError, fail};
+use crate::expression::{Dependencies, Expression, Frame, Operand, ParseContext};
 use crate::meter::{Kept, Meter, push};
 use crate::value::{GroupKey, PARTS, compare};
 
-/// What a group costs besides its key and values.
+/// The bytes of a group besides its key and values.
 const GROUP_OVERHEAD: usize = 128;
 
 /// A `$group` or `$bucket` stage.
@@ -25,7 +25,7 @@ pub(super) struct Group {
     pub(super) accumulators: Vec<Accumulator>,
 }
 
-/// What documents are grouped by.
+/// The key that documents are grouped by.
 #[derive(Clone, Debug)]
 pub(super) enum By {
     /// The value itself.
@@ -167,7 +167,7 @@ impl<'a> Groups<'a> {
     }
 
     /// The groups in the order their first documents came, buckets by their boundaries.
-    fn finish(mut self, stage: &Arc<Stage>, meter: &Meter) -> Documents {
+    fn finish(mut self, stage: &Arc<Group>, meter: &Meter) -> Documents {
         if matches!(self.stage.by, By::Bucket { .. }) {
             self.groups.sort_by(|(left, _), (right, _)| compare(left, right));
         }
@@ -183,19 +183,18 @@ impl<'a> Groups<'a> {
 
 /// Groups that become documents one by one, as they are asked for: as documents they take more memory.
 struct Finished {
-    stage: Arc<Stage>,
+    stage: Arc<Group>,
     groups: Kept<std::vec::IntoIter<Growing>>,
     meter: Meter,
-    /// What the groups hold, given back with the last of them.
+    /// The memory of the groups, given back with the last of them.
     _memory: Memory,
 }
 
 impl Finished {
     fn document(&self, (id, states): Growing) -> Result<Document, QueryError> {
-        let Stage::Group(group) = &*self.stage else { return Ok(Document::new()) };
         let mut document = Document::new();
         document.insert("_id", id);
-        for (accumulator, state) in group.accumulators.iter().zip(states) {
+        for (accumulator, state) in self.stage.accumulators.iter().zip(states) {
             document.insert(accumulator.field.as_str(), accumulator.finish(state, &self.meter)?);
         }
         self.meter.step().map(|()| document)
@@ -211,24 +210,22 @@ impl Iterator for Finished {
     }
 }
 
-pub(super) fn run(stage: Arc<Stage>, input: Documents, run: &Run) -> Documents {
+pub(super) fn run(group: Arc<Group>, mut input: Documents, run: &Run) -> Documents {
     let run = run.clone();
     deferred_stream(move || {
-        let Stage::Group(group) = &*stage else { return Ok(input) };
-        let mut groups = Groups::new(group, &run);
-        let mut input = input;
+        let mut groups = Groups::new(&group, &run);
         let add = |document: Result<Document, QueryError>| {
             groups.add(Frame::new(&document?, &run.variables))
         };
         input.try_for_each(add)?;
-        Ok(groups.finish(&stage, run.variables.meter()))
+        Ok(groups.finish(&group, run.variables.meter()))
     })
 }
 
 /// The same over stored documents. All of them are read into one document, one after the other.
 pub(super) fn run_stored<D>(
-    stage: Arc<Stage>,
-    input: StoredDocuments<D>,
+    group: Arc<Group>,
+    mut input: StoredDocuments<D>,
     decoder: Decoder,
     run: &Run,
 ) -> Documents
@@ -237,15 +234,13 @@ where
 {
     let run = run.clone();
     deferred_stream(move || {
-        let Stage::Group(group) = &*stage else { return Ok(Box::new(std::iter::empty())) };
-        let mut groups = Groups::new(group, &run);
+        let mut groups = Groups::new(&group, &run);
         let mut document = Document::new();
-        let mut input = input;
         input.try_for_each(|stored| {
             run.variables.step()?;
             decoder.refill(&mut document, &stored?)?;
             groups.add(Frame::new(&document, &run.variables))
         })?;
-        Ok(groups.finish(&stage, run.variables.meter()))
+        Ok(groups.finish(&group, run.variables.meter()))
     })
 }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use bson::{Bson, Document};
 
 use super::memory::Memory;
-use super::stage::{Flow, Stage, Step};
+use super::stage::{Flow, Step};
 use super::unwind::set;
 use super::{Documents, Pipeline, Run};
 use crate::error::QueryError;
@@ -33,11 +33,10 @@ pub(super) struct Lookup {
 }
 
 /// The stage as a step; what it remembers of the other collection lives as long as the run.
-pub(super) fn step(stage: Arc<Stage>, run: Run) -> Step {
+pub(super) fn step(lookup: Arc<Lookup>, run: Run) -> Step {
     let mut joiner = Joiner::Undecided;
-    Box::new(move |document, charge| match &*stage {
-        Stage::Lookup(lookup) => lookup.apply(document, &run, &mut joiner, charge).map(Flow::Next),
-        _ => Ok(Flow::Next(document)),
+    Box::new(move |document, charge| {
+        lookup.apply(document, &run, &mut joiner, charge).map(Flow::Next)
     })
 }
 

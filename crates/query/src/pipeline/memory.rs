@@ -1,9 +1,9 @@
-//! What a stage holds of its operation's memory.
+//! The part of an operation's memory that one stage holds.
 
 use bson::{Bson, Document};
 
 use super::Run;
-use crate::error::{ErrorCode, QueryError};
+use crate::error::{ErrorCode, QueryError, fail};
 use crate::expression::{approximate_size, approximate_value_size};
 use crate::meter::{Charge, Meter};
 
@@ -27,7 +27,7 @@ impl Memory {
     pub(super) fn hold(&mut self, bytes: usize) -> Result<(), QueryError> {
         let exceeded = ErrorCode::QUERY_EXCEEDED_MEMORY_LIMIT;
         self.charge.grow(self.stage, bytes).map_err(|error| match self.stage {
-            "$sort" if error.code() == exceeded => QueryError::new(
+            "$sort" if error.code() == exceeded => fail(
                 exceeded,
                 format!(
                     "Sort exceeded memory limit of {} bytes, but did not opt in to external \
@@ -35,7 +35,7 @@ impl Memory {
                     self.charge.meter().limit()
                 ),
             ),
-            stage if error.code() == exceeded => QueryError::new(
+            stage if error.code() == exceeded => fail(
                 exceeded,
                 format!(
                     "Exceeded memory limit for {stage}: the operation may hold {} bytes and the \

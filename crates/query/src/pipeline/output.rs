@@ -1,20 +1,19 @@
-//! `$out` and `$merge`: what the caller is to do with the documents that come out.
+//! `$out` and `$merge`: the collection into which the caller writes the result.
 
 use std::sync::Arc;
 
 use bson::{Bson, Document};
 
+use super::parse::{Place, parse};
 use super::{Environment, Pipeline};
-use crate::error::QueryError;
-use crate::expression::{Expression, ParseContext, Variables, fail};
-use crate::value::types::type_name_of;
-
-const FAILED_TO_PARSE: i32 = 9;
+use crate::error::{ErrorCode, QueryError, fail};
+use crate::expression::{Expression, ParseContext, Variables};
+use crate::typed::{Typed, unknown_field};
 
 /// The most fields that tell which document a new one meets: those of one index.
 const MAX_ON_FIELDS: usize = 32;
 
-/// Where a pipeline's result goes.
+/// The destination of a pipeline's result.
 #[derive(Clone, Debug)]
 pub enum Output {
     /// `$out`: replaces the collection with the result, all at once.
@@ -37,14 +36,14 @@ pub struct Merge {
     pub collection: String,
     /// The fields that tell which existing document a new one meets; a unique index covers them.
     pub on: Vec<String>,
-    /// What happens to an existing document.
+    /// The action on an existing document.
     pub when_matched: WhenMatched,
-    /// What happens to a new document that meets none.
+    /// The action on a new document that meets no existing one.
     pub when_not_matched: WhenNotMatched,
     variables: Vec<(String, Expression)>,
 }
 
-/// What `$merge` does to an existing document.
+/// The action of `$merge` on an existing document.
 #[derive(Clone, Debug)]
 pub enum WhenMatched {
     /// The new document takes its place.
@@ -59,7 +58,7 @@ pub enum WhenMatched {
     Pipeline(Pipeline),
 }
 
-/// What `$merge` does with a new document that meets no existing one.
+/// The action of `$merge` on a new document that meets no existing one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WhenNotMatched {
     /// It is inserted.
@@ -88,17 +87,17 @@ impl Output {
                 }
             },
             other => {
-                return Err(fail(
+                return Err(other.wrong_type(
                     16990,
-                    format!(
-                        "$out only supports a string or object argument, but found {}",
-                        type_name_of(other)
-                    ),
+                    "$out only supports a string or object argument, but found",
                 ));
             }
         };
         if collection.is_empty() {
-            return Err(fail(73, "Invalid $out target: the collection has no name"));
+            return Err(fail(
+                ErrorCode::INVALID_NAMESPACE,
+                "Invalid $out target: the collection has no name",
+            ));
         }
         Ok(Self::Out { database, collection })
     }
@@ -118,19 +117,11 @@ impl Merge {
             }
             Bson::Document(spec) => spec.clone(),
             other => {
-                return Err(fail(
-                    51182,
-                    format!(
-                        "$merge only supports a string or object argument, not {}",
-                        type_name_of(other)
-                    ),
-                ));
+                return Err(other
+                    .wrong_type(51182, "$merge only supports a string or object argument, not"));
             }
         };
-        const KNOWN: [&str; 5] = ["into", "on", "let", "whenMatched", "whenNotMatched"];
-        if let Some(unknown) = whole.keys().find(|key| !KNOWN.contains(&key.as_str())) {
-            return Err(fail(40415, format!("BSON field '$merge.{unknown}' is an unknown field.")));
-        }
+        check_known("$merge", &whole, &["into", "on", "let", "whenMatched", "whenNotMatched"])?;
         let (database, collection) = target(whole.get("into"))?;
         let lets = read_variables(whole.get("let"), context)?;
         let inner =
@@ -145,7 +136,7 @@ impl Merge {
         })
     }
 
-    /// What an existing document becomes when a new one meets it; `None` if it stays as it is.
+    /// The document that replaces an existing one when a new one meets it; `None` if it stays as it is.
     /// Not for [`WhenMatched::Fail`], which the caller reports.
     ///
     /// # Errors
@@ -183,10 +174,11 @@ impl Merge {
 
 /// Refuses fields that a stage does not have.
 pub(super) fn check_known(path: &str, spec: &Document, known: &[&str]) -> Result<(), QueryError> {
-    match spec.keys().find(|name| !known.contains(&name.as_str())) {
-        Some(field) => {
-            Err(fail(40415, format!("BSON field '{path}.{field}' is an unknown field.")))
-        }
+    match unknown_field(spec, known) {
+        Some(field) => Err(fail(
+            ErrorCode::UNKNOWN_FIELD,
+            format!("BSON field '{path}.{field}' is an unknown field."),
+        )),
         None => Ok(()),
     }
 }
@@ -224,26 +216,17 @@ fn fields(on: Option<&Bson>) -> Result<Vec<String>, QueryError> {
         Some(single) => std::slice::from_ref(single),
     };
     if names.len() > MAX_ON_FIELDS {
-        return Err(fail(
-            FAILED_TO_PARSE,
-            format!("$merge 'on' has more than {MAX_ON_FIELDS} fields, which no index covers"),
-        ));
+        return Err(QueryError::failed_to_parse(format!(
+            "$merge 'on' has more than {MAX_ON_FIELDS} fields, which no index covers"
+        )));
     }
     let mut fields: Vec<String> = Vec::with_capacity(names.len());
     for name in names {
-        let Bson::String(name) = name else {
-            return Err(fail(
-                51134,
-                format!(
-                    "$merge 'on' array elements must be strings, but found {}",
-                    type_name_of(name)
-                ),
-            ));
-        };
-        if fields.contains(name) {
+        let name = name.string(51134, "$merge 'on' array elements must be strings, but found")?;
+        if fields.iter().any(|field| field == name) {
             return Err(fail(31465, format!("Found a duplicate field '{name}'")));
         }
-        fields.push(name.clone());
+        fields.push(name.to_owned());
     }
     Ok(fields)
 }
@@ -260,7 +243,7 @@ fn read_variables(
             variables.push((name.clone(), Expression::parse(value, context)?));
         }
     } else if spec.is_some() {
-        return Err(fail(14, "$merge 'let' must be an object"));
+        return Err(QueryError::type_mismatch("$merge 'let' must be an object"));
     }
     if !variables.iter().any(|(name, _)| name == "new") {
         variables.push(("new".to_owned(), Expression::parse(&whole, context)?));
@@ -280,22 +263,16 @@ fn when_matched(
             "keepExisting" => Ok(WhenMatched::KeepExisting),
             "merge" => Ok(WhenMatched::Merge),
             "fail" => Ok(WhenMatched::Fail),
-            other => Err(fail(
-                2,
-                format!(
-                    "Enumeration value '{other}' for field 'whenMatched' is not a valid value."
-                ),
-            )),
+            other => Err(QueryError::bad_value(format!(
+                "Enumeration value '{other}' for field 'whenMatched' is not a valid value."
+            ))),
         },
         Some(Bson::Array(stages)) => {
-            super::parse::update_pipeline(stages, variables, context).map(WhenMatched::Pipeline)
+            parse(stages, Place::Update, variables, context).map(WhenMatched::Pipeline)
         }
-        Some(other) => Err(fail(
+        Some(other) => Err(other.wrong_type(
             51191,
-            format!(
-                "$merge 'whenMatched' field must be either a string or an array, but found {}",
-                type_name_of(other)
-            ),
+            "$merge 'whenMatched' field must be either a string or an array, but found",
         )),
     }
 }
@@ -306,9 +283,8 @@ fn when_not_matched(mode: Option<&Bson>) -> Result<WhenNotMatched, QueryError> {
         Some(Bson::String(mode)) if mode == "insert" => Ok(WhenNotMatched::Insert),
         Some(Bson::String(mode)) if mode == "discard" => Ok(WhenNotMatched::Discard),
         Some(Bson::String(mode)) if mode == "fail" => Ok(WhenNotMatched::Fail),
-        Some(other) => Err(fail(
-            2,
-            format!("Enumeration value {other} for field 'whenNotMatched' is not a valid value."),
-        )),
+        Some(other) => Err(QueryError::bad_value(format!(
+            "Enumeration value {other} for field 'whenNotMatched' is not a valid value."
+        ))),
     }
 }

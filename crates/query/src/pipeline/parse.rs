@@ -9,7 +9,7 @@ use super::fill;
 use super::graph_lookup::GraphLookup;
 use super::group::Group;
 use super::lookup::Lookup;
-use super::output::{Merge, Output};
+use super::output::{Merge, Output, check_known};
 use super::project::{AddFields, Projection};
 use super::pushdown::optimise;
 use super::sort::SortStage;
@@ -18,38 +18,28 @@ use super::system::SystemStage;
 use super::unwind::Unwind;
 use super::window::WindowStage;
 use super::{MAX_PIPELINE_DEPTH, MAX_STAGES, Pipeline};
-use crate::error::QueryError;
+use crate::error::{ErrorCode, QueryError, fail};
 use crate::expression::operators::as_i64;
 use crate::expression::{
-    Compiler, Expression, FieldPath, ParseContext, Variables, check_variable_name, fail,
+    Compiler, Expression, FieldPath, ParseContext, Variables, check_variable_name,
 };
 use crate::matcher::Matcher;
+use crate::typed::{Typed, unknown_field};
 use crate::value::Path;
-use crate::value::types::type_name_of;
 
-/// Reads a pipeline of a command.
+/// Reads a pipeline of a command, or one that changes one document.
 pub(super) fn parse(
     stages: &[Bson],
+    place: Place,
     variables: &Variables,
     context: &ParseContext,
 ) -> Result<Pipeline, QueryError> {
-    Reader { variables, context: context.clone(), place: Place::Command, depth: 0, above: 0 }
-        .pipeline(stages)
+    Reader { variables, context: context.clone(), place, depth: 0, above: 0 }.pipeline(stages)
 }
 
-/// Reads a pipeline that changes one document.
-pub(super) fn update_pipeline(
-    stages: &[Bson],
-    variables: &Variables,
-    context: &ParseContext,
-) -> Result<Pipeline, QueryError> {
-    Reader { variables, context: context.clone(), place: Place::Update, depth: 0, above: 0 }
-        .pipeline(stages)
-}
-
-/// Where a pipeline stands, which decides what may be in it.
+/// The place of a pipeline, which decides which stages it may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+pub(super) enum Place {
     Command,
     Facet,
     Lookup,
@@ -78,7 +68,7 @@ impl Reader<'_> {
         }
         if self.depth > MAX_PIPELINE_DEPTH {
             return Err(fail(
-                43,
+                ErrorCode::MAX_SUB_PIPELINE_DEPTH_EXCEEDED,
                 format!(
                     "Maximum number of nested sub-pipelines exceeded. Limit is {MAX_PIPELINE_DEPTH}"
                 ),
@@ -88,7 +78,9 @@ impl Reader<'_> {
         let mut read = Vec::with_capacity(stages.len());
         for (position, stage) in stages.iter().enumerate() {
             let Bson::Document(stage) = stage else {
-                return Err(fail(14, "Each element of the 'pipeline' array must be an object"));
+                return Err(QueryError::type_mismatch(
+                    "Each element of the 'pipeline' array must be an object",
+                ));
             };
             let mut fields = stage.iter();
             let (Some((name, spec)), None) = (fields.next(), fields.next()) else {
@@ -128,7 +120,10 @@ impl Reader<'_> {
                 ));
             }
             Place::Update if !CHANGING.contains(&name) => {
-                return Err(fail(72, format!("{name} is not allowed to be used within an update")));
+                return Err(fail(
+                    ErrorCode::INVALID_OPTIONS,
+                    format!("{name} is not allowed to be used within an update"),
+                ));
             }
             _ => {}
         }
@@ -151,44 +146,42 @@ impl Reader<'_> {
             "$project" => Stage::Project(Projection::parse(spec, context)?),
             "$addFields" | "$set" => Stage::AddFields(AddFields::parse(name, spec, context)?),
             "$unset" => Stage::Project(Projection::unset(spec)?),
-            "$group" => Stage::Group(Group::parse(spec, context)?),
-            "$sort" => Stage::Sort(SortStage::parse(spec)?),
+            "$group" => Stage::Group(Group::parse(spec, context)?.into()),
+            "$sort" => Stage::Sort(SortStage::parse(spec)?.into()),
             "$limit" => Stage::Limit(limit(spec)?),
             "$skip" => Stage::Skip(skip(spec)?),
             "$count" => Stage::Count(count_field(spec)?),
             "$unwind" => Stage::Unwind(Unwind::parse(spec)?),
-            "$lookup" => Stage::Lookup(self.lookup(spec)?),
+            "$lookup" => Stage::Lookup(self.lookup(spec)?.into()),
             "$graphLookup" => Stage::GraphLookup(GraphLookup::parse(spec, context)?),
-            "$facet" => Stage::Facet(self.facet(spec)?),
-            "$bucket" => Stage::Group(bucket::parse(spec, context)?),
-            "$bucketAuto" => Stage::BucketAuto(BucketAuto::parse(spec, context)?),
+            "$facet" => Stage::Facet(self.facet(spec)?.into()),
+            "$bucket" => Stage::Group(bucket::parse(spec, context)?.into()),
+            "$bucketAuto" => Stage::BucketAuto(BucketAuto::parse(spec, context)?.into()),
             "$sortByCount" => return self.sort_by_count(spec, read),
             "$replaceRoot" => self.replace_root(spec)?,
             "$replaceWith" => Stage::ReplaceRoot {
                 expression: Expression::parse(spec, context)?,
                 stage: "$replaceWith",
             },
-            "$setWindowFields" => Stage::Window(WindowStage::parse(spec, context)?),
+            "$setWindowFields" => Stage::Window(WindowStage::parse(spec, context)?.into()),
             "$fill" => {
                 read.extend(fill::parse(spec, context)?);
                 return Ok(());
             }
             "$sample" => Stage::Sample(sample_size(spec)?),
-            "$unionWith" => Stage::UnionWith(self.union_with(spec)?),
+            "$unionWith" => Stage::UnionWith(self.union_with(spec)?.into()),
             "$redact" => Stage::Redact(Expression::parse(spec, &context.clone().for_redact())?),
             "$documents" => Stage::Documents(Expression::parse(spec, context)?),
             "$out" => Stage::Output(Output::parse_out(spec)?),
             "$merge" => Stage::Output(Output::Merge(Merge::parse(spec, self.variables, context)?)),
             _ => match (SystemStage::of(name, &Document::new()), spec) {
-                (Some(stage), Bson::Document(options)) => {
+                (Some(stage), options) => {
+                    let options = options.document(
+                        ErrorCode::FAILED_TO_PARSE,
+                        format_args!("{name} options must be an object, found"),
+                    )?;
                     stage.check_options(options)?;
                     Stage::System(SystemStage::of(name, options).ok_or_else(|| unknown(name))?)
-                }
-                (Some(_), other) => {
-                    return Err(fail(
-                        9,
-                        format!("{name} options must be an object, found {}", type_name_of(other)),
-                    ));
                 }
                 (None, _) => return Err(unknown(name)),
             },
@@ -213,7 +206,7 @@ impl Reader<'_> {
 
     /// A reader for a pipeline inside this one.
     fn inner(&self, place: Place, context: ParseContext) -> Self {
-        // Whatever is in a facet stays under the rules of facets.
+        // A pipeline inside a facet stays under the rules of facets.
         let place = if self.place == Place::Facet { Place::Facet } else { place };
         Self { context, place, depth: self.depth + 1, ..*self }
     }
@@ -225,46 +218,33 @@ impl Reader<'_> {
         place: Place,
         context: ParseContext,
     ) -> Result<Pipeline, QueryError> {
-        match spec {
-            Bson::Array(stages) => self.inner(place, context).pipeline(stages),
-            other => Err(fail(
-                14,
-                format!(
-                    "{owner} argument 'pipeline' must be an array, but found {}",
-                    type_name_of(other)
-                ),
-            )),
-        }
+        let stages = spec.array(
+            ErrorCode::TYPE_MISMATCH,
+            format_args!("{owner} argument 'pipeline' must be an array, but found"),
+        )?;
+        self.inner(place, context).pipeline(stages)
     }
 
     fn lookup(&self, spec: &Bson) -> Result<Lookup, QueryError> {
-        const FAILED_TO_PARSE: i32 = 9;
-        let Bson::Document(spec) = spec else {
-            return Err(fail(
-                FAILED_TO_PARSE,
-                format!(
-                    "the $lookup specification must be an Object, but found {}",
-                    type_name_of(spec)
-                ),
-            ));
-        };
-        const KNOWN: [&str; 6] = ["from", "as", "localField", "foreignField", "let", "pipeline"];
-        if let Some(unknown) = spec.keys().find(|key| !KNOWN.contains(&key.as_str())) {
-            return Err(fail(FAILED_TO_PARSE, format!("unknown argument to $lookup: {unknown}")));
+        let spec = spec.document(
+            ErrorCode::FAILED_TO_PARSE,
+            "the $lookup specification must be an Object, but found",
+        )?;
+        if let Some(unknown) =
+            unknown_field(spec, &["from", "as", "localField", "foreignField", "let", "pipeline"])
+        {
+            return Err(QueryError::failed_to_parse(format!(
+                "unknown argument to $lookup: {unknown}"
+            )));
         }
-        let text = |name: &str| match spec.get(name) {
-            None => Ok(None),
-            Some(Bson::String(text)) => Ok(Some(text.as_str())),
-            Some(other) => Err(fail(
-                FAILED_TO_PARSE,
-                format!(
-                    "$lookup argument '{name}: {other}' must be a string, is type {}",
-                    type_name_of(other)
-                ),
-            )),
+        let text = |name: &str| {
+            let Some(value) = spec.get(name) else { return Ok(None) };
+            let wanted =
+                format_args!("$lookup argument '{name}: {value}' must be a string, is type");
+            value.string(ErrorCode::FAILED_TO_PARSE, wanted).map(Some)
         };
         let into = text("as")?
-            .ok_or_else(|| fail(FAILED_TO_PARSE, "must specify 'as' field for a $lookup"))?;
+            .ok_or_else(|| QueryError::failed_to_parse("must specify 'as' field for a $lookup"))?;
         let equality = match (text("localField")?, text("foreignField")?) {
             (Some(local), Some(foreign)) => {
                 FieldPath::parse(foreign)?;
@@ -272,16 +252,14 @@ impl Reader<'_> {
             }
             (None, None) => None,
             _ => {
-                return Err(fail(
-                    FAILED_TO_PARSE,
+                return Err(QueryError::failed_to_parse(
                     "$lookup requires both or neither of 'localField' and 'foreignField' to be \
                      specified",
                 ));
             }
         };
         if equality.is_none() && !spec.contains_key("pipeline") {
-            return Err(fail(
-                FAILED_TO_PARSE,
+            return Err(QueryError::failed_to_parse(
                 "$lookup requires either 'pipeline' or both 'localField' and 'foreignField' to be \
                  specified",
             ));
@@ -296,8 +274,7 @@ impl Reader<'_> {
             .transpose()?;
         let from = text("from")?.map(str::to_owned);
         if from.is_none() && pipeline.as_ref().is_none_or(Pipeline::reads_collection) {
-            return Err(fail(
-                FAILED_TO_PARSE,
+            return Err(QueryError::failed_to_parse(
                 "must specify 'from' field for a $lookup whose pipeline does not start with \
                  $documents",
             ));
@@ -308,19 +285,15 @@ impl Reader<'_> {
     fn lookup_variables(&self, spec: &Document) -> Result<Vec<(String, Expression)>, QueryError> {
         let variables = match spec.get("let") {
             None => return Ok(Vec::new()),
-            Some(Bson::Document(variables)) => variables,
-            Some(other) => {
-                return Err(fail(
-                    9,
-                    format!(
-                        "$lookup argument 'let' must be an object, is type {}",
-                        type_name_of(other)
-                    ),
-                ));
-            }
+            Some(variables) => variables.document(
+                ErrorCode::FAILED_TO_PARSE,
+                "$lookup argument 'let' must be an object, is type",
+            )?,
         };
         if !spec.contains_key("pipeline") {
-            return Err(fail(9, "$lookup with a 'let' argument must also specify 'pipeline'"));
+            return Err(QueryError::failed_to_parse(
+                "$lookup with a 'let' argument must also specify 'pipeline'",
+            ));
         }
         variables
             .iter()
@@ -335,37 +308,25 @@ impl Reader<'_> {
         let (collection, stages) = match spec {
             Bson::String(collection) => (Some(collection.clone()), None),
             Bson::Document(spec) => {
-                const KNOWN: [&str; 2] = ["coll", "pipeline"];
-                if let Some(unknown) = spec.keys().find(|key| !KNOWN.contains(&key.as_str())) {
-                    return Err(fail(
-                        40415,
-                        format!("BSON field '$unionWith.{unknown}' is an unknown field."),
-                    ));
-                }
+                check_known("$unionWith", spec, &["coll", "pipeline"])?;
                 let collection = match spec.get("coll") {
                     None => None,
                     Some(Bson::String(collection)) => Some(collection.clone()),
                     Some(other) => {
-                        return Err(fail(
-                            14,
-                            format!(
-                                "BSON field '$unionWith.coll' is the wrong type '{}', expected \
+                        return Err(QueryError::type_mismatch(format!(
+                            "BSON field '$unionWith.coll' is the wrong type '{}', expected \
                                  type 'string'",
-                                type_name_of(other)
-                            ),
-                        ));
+                            other.type_name()
+                        )));
                     }
                 };
                 (collection, spec.get("pipeline"))
             }
             other => {
-                return Err(fail(
-                    9,
-                    format!(
-                        "the $unionWith stage specification must be an object or string, but \
-                         found {}",
-                        type_name_of(other)
-                    ),
+                return Err(other.wrong_type(
+                    ErrorCode::FAILED_TO_PARSE,
+                    "the $unionWith stage specification must be an object or string, but \
+                         found",
                 ));
             }
         };
@@ -376,8 +337,7 @@ impl Reader<'_> {
             }
         };
         if collection.is_none() && pipeline.reads_collection() {
-            return Err(fail(
-                9,
+            return Err(QueryError::failed_to_parse(
                 "$unionWith stage without explicit collection must have a pipeline with \
                  $documents as first stage",
             ));
@@ -401,15 +361,10 @@ impl Reader<'_> {
             .iter()
             .map(|(name, stages)| {
                 FieldPath::parse(name)?;
-                let Bson::Array(stages) = stages else {
-                    return Err(fail(
-                        40170,
-                        format!(
-                            "arguments to $facet must be arrays, {name} is type {}",
-                            type_name_of(stages)
-                        ),
-                    ));
-                };
+                let stages = stages.array(
+                    40170,
+                    format_args!("arguments to $facet must be arrays, {name} is type"),
+                )?;
                 let reader = self.inner(Place::Facet, self.context.clone());
                 Ok((name.clone(), reader.pipeline(stages)?))
             })
@@ -417,15 +372,8 @@ impl Reader<'_> {
     }
 
     fn replace_root(&self, spec: &Bson) -> Result<Stage, QueryError> {
-        let Bson::Document(spec) = spec else {
-            return Err(fail(
-                40229,
-                format!(
-                    "expected an object as specification for $replaceRoot stage, got {}",
-                    type_name_of(spec)
-                ),
-            ));
-        };
+        let spec = spec
+            .document(40229, "expected an object as specification for $replaceRoot stage, got")?;
         if let Some(unknown) = spec.keys().find(|key| *key != "newRoot") {
             return Err(fail(
                 40230,
@@ -465,8 +413,8 @@ impl Reader<'_> {
             }
         }
         let group = bson::doc! { "_id": spec.clone(), "count": { "$sum": 1 } };
-        read.push(Stage::Group(Group::parse(&Bson::Document(group), &self.context)?));
-        read.push(Stage::Sort(SortStage::parse(&bson::bson!({ "count": -1 }))?));
+        read.push(Stage::Group(Group::parse(&Bson::Document(group), &self.context)?.into()));
+        read.push(Stage::Sort(SortStage::parse(&bson::bson!({ "count": -1 }))?.into()));
         Ok(())
     }
 }

@@ -7,28 +7,28 @@ use std::collections::HashMap;
 
 use bson::{Bson, Document};
 
-use crate::error::QueryError;
+use crate::error::{ErrorCode, QueryError, caused_by, fail};
 use crate::expression::{
-    Dependencies, Expression, FieldPath, Frame, MAX_EXPRESSION_DEPTH, ParseContext, Variables,
-    caused_by, cost, fail,
+    Dependencies, Expression, FieldPath, Frame, MAX_EXPRESSION_DEPTH, ParseContext, Variables, cost,
 };
 use crate::meter::Charge;
+use crate::typed::Typed;
 
-/// What holds the memory of computed fields, in errors.
+/// The name of computed fields in errors about memory.
 const COMPUTED: &str = "a computed field of $addFields, $set or $project";
 
-/// What happens to one field.
+/// The change to one field.
 #[derive(Clone, Debug)]
 enum Branch {
     /// It stays (inclusion) or goes (exclusion), according to the mode.
     Named,
     /// It gets a value.
     Computed(Expression),
-    /// Something happens inside it.
+    /// Fields inside it change.
     Inside(Tree),
 }
 
-/// What happens to the fields of one level, in the order they were written.
+/// The changes to the fields of one level, in the order they were written.
 #[derive(Clone, Debug, Default)]
 struct Tree {
     branches: Vec<(String, Branch)>,
@@ -299,14 +299,14 @@ struct Reader<'a> {
     tree: Tree,
     /// Whether fields are included; decided by the first that says so, `_id` apart.
     mode: Option<bool>,
-    /// What was said about `_id`, if it was only included or excluded.
+    /// Whether `_id` is included, if it was only included or excluded.
     id: Option<bool>,
 }
 
 impl Reader<'_> {
     fn field(&mut self, path: &str, value: &Bson, depth: usize) -> Result<(), QueryError> {
         if depth > MAX_EXPRESSION_DEPTH {
-            return Err(fail(15, "projection is nested too deeply"));
+            return Err(fail(ErrorCode::OVERFLOW, "projection is nested too deeply"));
         }
         let flag = match value {
             Bson::Boolean(flag) => Some(*flag),
@@ -391,15 +391,8 @@ impl AddFields {
         spec: &Bson,
         context: &ParseContext,
     ) -> Result<Self, QueryError> {
-        let Bson::Document(spec) = spec else {
-            return Err(fail(
-                40272,
-                format!(
-                    "{name} specification stage must be an object, got {}",
-                    crate::value::types::type_name_of(spec)
-                ),
-            ));
-        };
+        let spec = spec
+            .document(40272, format_args!("{name} specification stage must be an object, got"))?;
         let wrap = |error: QueryError| caused_by(&error, &format!("Invalid {name}"));
         if spec.is_empty() {
             return Err(wrap(fail(40177, "specification must have at least one field")));
@@ -419,7 +412,7 @@ impl AddFields {
         depth: usize,
     ) -> Result<(), QueryError> {
         if depth > MAX_EXPRESSION_DEPTH {
-            return Err(fail(15, "the fields to add are nested too deeply"));
+            return Err(fail(ErrorCode::OVERFLOW, "the fields to add are nested too deeply"));
         }
         if let Bson::Document(inner) = value
             && inner.keys().next().is_some_and(|key| !key.starts_with('$'))

@@ -72,7 +72,7 @@ pub(super) fn optimise(mut stages: Vec<Stage>) -> Vec<Arc<Stage>> {
     for place in 0..stages.len() {
         let wanted = wanted_behind(&stages[place + 1..]);
         if let Some(Stage::Sort(sort)) = stages.get_mut(place) {
-            sort.limit = wanted;
+            Arc::make_mut(sort).limit = wanted;
         }
     }
     stages.into_iter().map(Arc::new).collect()

@@ -2,11 +2,11 @@
 
 use bson::{Bson, Document};
 
-use crate::error::QueryError;
-use crate::expression::{Expression, Frame, Variables, fail};
+use crate::error::{QueryError, fail};
+use crate::expression::{Expression, Frame, Variables};
 use crate::value::MAX_NESTING;
 
-/// What is left of a document; `None` if nothing is.
+/// The parts of a document that are kept; `None` if none is.
 pub(super) fn apply(
     expression: &Expression,
     document: &Document,

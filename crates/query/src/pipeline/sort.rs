@@ -8,10 +8,10 @@ use std::sync::Arc;
 use bson::{Bson, Document};
 
 use super::memory::Memory;
-use super::stage::{Stage, deferred_stream, held};
+use super::stage::{deferred_stream, held};
 use super::{Documents, Run};
-use crate::error::QueryError;
-use crate::expression::{approximate_size, approximate_value_size, fail};
+use crate::error::{QueryError, fail};
+use crate::expression::{approximate_size, approximate_value_size};
 use crate::meter::{Kept, Meter};
 use crate::sort::{SortKey, SortPattern};
 use crate::sorting::sorted;
@@ -44,24 +44,21 @@ pub(super) fn parse_pattern(spec: &Document) -> Result<SortPattern, QueryError> 
 
 /// A document with what it is sorted by and where it stood, so that equal ones keep their order.
 struct Entry {
-    stage: Arc<Stage>,
+    sort: Arc<SortStage>,
     key: SortKey,
     position: u64,
     document: Document,
 }
 
 impl Entry {
-    fn new(stage: &Arc<Stage>, document: Document, position: u64) -> Result<Self, QueryError> {
-        let key = match &**stage {
-            Stage::Sort(sort) => sort.pattern.key(&document)?,
-            _ => SortPattern::parse(&Document::new())?.key(&document)?,
-        };
-        Ok(Self { stage: Arc::clone(stage), key, position, document })
+    fn new(sort: &Arc<SortStage>, document: Document, position: u64) -> Result<Self, QueryError> {
+        let key = sort.pattern.key(&document)?;
+        Ok(Self { sort: Arc::clone(sort), key, position, document })
     }
 
     fn order(&self, other: &Self) -> Ordering {
-        let Stage::Sort(sort) = &*self.stage else { return Ordering::Equal };
-        sort.pattern.compare(&self.key, &other.key).then(self.position.cmp(&other.position))
+        let order = self.sort.pattern.compare(&self.key, &other.key);
+        order.then(self.position.cmp(&other.position))
     }
 
     fn size(&self) -> usize {
@@ -90,18 +87,17 @@ impl Ord for Entry {
     }
 }
 
-pub(super) fn run(stage: Arc<Stage>, input: Documents, run: &Run) -> Documents {
+pub(super) fn run(stage: Arc<SortStage>, input: Documents, run: &Run) -> Documents {
     let run = run.clone();
     deferred_stream(move || sort(stage, input, &run))
 }
 
-/// Sorts what fits into memory. What does not is put aside in sorted runs, if the environment lets
-/// us, and merged at the end.
-fn sort(stage: Arc<Stage>, input: Documents, run: &Run) -> Result<Documents, QueryError> {
-    let Stage::Sort(sort) = &*stage else { return Ok(input) };
+/// Sorts in memory. Documents that do not fit are put aside in sorted runs, if the environment allows it,
+/// and merged at the end.
+fn sort(sort: Arc<SortStage>, input: Documents, run: &Run) -> Result<Documents, QueryError> {
     let limit = sort.limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
     let mut sorter = Box::new(Sorter {
-        stage: Arc::clone(&stage),
+        sort,
         run: run.clone(),
         limit,
         memory: Memory::new("$sort", run),
@@ -118,9 +114,9 @@ fn sort(stage: Arc<Stage>, input: Documents, run: &Run) -> Result<Documents, Que
     }
 }
 
-/// What a sort has seen so far.
+/// The documents that a sort has read so far.
 struct Sorter {
-    stage: Arc<Stage>,
+    sort: Arc<SortStage>,
     run: Run,
     limit: usize,
     memory: Memory,
@@ -139,7 +135,7 @@ impl Sorter {
     }
 
     fn take(&mut self, document: Document) -> Result<(), QueryError> {
-        let entry = Entry::new(&self.stage, document, self.position)?;
+        let entry = Entry::new(&self.sort, document, self.position)?;
         self.position += 1;
         let full = self.kept.len() >= self.limit;
         if full && self.kept.peek().is_none_or(|last| *last <= entry) {
@@ -181,11 +177,11 @@ impl Sorter {
     }
 
     fn finish(self, last: Vec<Document>) -> Documents {
-        let (stage, runs, memory) = (self.stage, self.runs, self.memory);
+        let (sort, runs, memory) = (self.sort, self.runs, self.memory);
         if runs.is_empty() {
             return held(Box::new(last.into_iter().map(Ok)), Some(memory));
         }
-        Box::new(Merged { stage, runs, memory, heads: BinaryHeap::new(), started: false })
+        Box::new(Merged { sort, runs, memory, heads: BinaryHeap::new(), started: false })
     }
 }
 
@@ -208,9 +204,9 @@ fn documents_of(kept: BinaryHeap<Entry>, meter: &Meter) -> Result<Vec<Document>,
 /// Sorted runs as one sorted stream. Equal documents come in the order of the runs, which is the
 /// order they came in.
 struct Merged {
-    stage: Arc<Stage>,
+    sort: Arc<SortStage>,
     runs: Vec<Documents>,
-    /// What the heads hold.
+    /// The memory of the heads.
     memory: Memory,
     /// The first document of each run; its position is the number of the run.
     heads: BinaryHeap<Reverse<Entry>>,
@@ -220,7 +216,7 @@ struct Merged {
 impl Merged {
     fn advance(&mut self, run: usize) -> Result<(), QueryError> {
         if let Some(document) = self.runs.get_mut(run).and_then(Iterator::next) {
-            let entry = Entry::new(&self.stage, document?, run as u64)?;
+            let entry = Entry::new(&self.sort, document?, run as u64)?;
             self.memory.hold(entry.size())?;
             self.heads.push(Reverse(entry));
         }

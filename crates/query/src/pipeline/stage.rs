@@ -19,12 +19,13 @@ use super::system::SystemStage;
 use super::unwind::{self, Unwind};
 use super::window::{self, WindowStage};
 use super::{Documents, Pipeline, Run, bucket, count};
-use crate::error::QueryError;
-use crate::expression::{Compiler, Dependencies, Expression, Frame, Operand, cost, fail};
+use crate::error::{QueryError, fail};
+use crate::expression::{Compiler, Dependencies, Expression, Frame, Operand, cost};
 use crate::matcher::Matcher;
 use crate::meter::Charge;
+use crate::typed::Typed;
 
-/// A stage, ready to run.
+/// A stage, ready to run. A stage that holds documents back shares itself with the stream that it makes.
 #[derive(Clone, Debug)]
 pub(super) enum Stage {
     Match {
@@ -46,15 +47,15 @@ pub(super) enum Stage {
     Skip(u64),
     Count(String),
     Unwind(Unwind),
-    Sort(SortStage),
-    Group(Group),
-    BucketAuto(BucketAuto),
-    Window(WindowStage),
+    Sort(Arc<SortStage>),
+    Group(Arc<Group>),
+    BucketAuto(Arc<BucketAuto>),
+    Window(Arc<WindowStage>),
     Sample(u64),
-    Lookup(Lookup),
+    Lookup(Arc<Lookup>),
     GraphLookup(GraphLookup),
-    UnionWith(UnionWith),
-    Facet(Vec<(String, Pipeline)>),
+    UnionWith(Arc<UnionWith>),
+    Facet(Arc<Vec<(String, Pipeline)>>),
     Documents(Expression),
     System(SystemStage),
     Output(Output),
@@ -80,7 +81,7 @@ impl Stage {
         )
     }
 
-    /// What the stage does to one document, if it turns each into at most one.
+    /// The function of one document, if the stage turns each document into at most one.
     pub(super) fn step(stage: &Arc<Self>, run: &Run) -> Option<Result<Step, QueryError>> {
         let (shared, run) = (Arc::clone(stage), run.clone());
         Some(Ok(match &**stage {
@@ -117,7 +118,7 @@ impl Stage {
                     Ok(Flow::Dropped)
                 })
             }
-            Self::Lookup(_) => lookup::step(shared, run),
+            Self::Lookup(lookup) => lookup::step(Arc::clone(lookup), run),
             Self::Project(_)
             | Self::AddFields(_)
             | Self::ReplaceRoot { .. }
@@ -130,18 +131,17 @@ impl Stage {
     }
 
     /// Puts the stage behind the documents that it works on.
-    pub(super) fn run(stage: &Arc<Self>, input: Documents, run: &Run) -> Documents {
-        let shared = Arc::clone(stage);
-        match &**stage {
+    pub(super) fn run(&self, input: Documents, run: &Run) -> Documents {
+        match self {
             Self::Count(field) => count::run(field.clone(), input),
             Self::Unwind(unwind) => unwind::run(unwind.clone(), input, run),
-            Self::Sort(_) => sort::run(shared, input, run),
-            Self::Group(_) => group::run(shared, input, run),
-            Self::BucketAuto(_) => bucket::run(shared, input, run),
-            Self::Window(_) => window::run(shared, input, run),
+            Self::Sort(sort) => sort::run(Arc::clone(sort), input, run),
+            Self::Group(group) => group::run(Arc::clone(group), input, run),
+            Self::BucketAuto(bucket) => bucket::run(Arc::clone(bucket), input, run),
+            Self::Window(window) => window::run(Arc::clone(window), input, run),
             Self::Sample(size) => sample::run(*size, input, run),
-            Self::UnionWith(_) => facet::run_union(shared, input, run),
-            Self::Facet(_) => facet::run_facet(shared, input, run),
+            Self::UnionWith(union) => facet::run_union(Arc::clone(union), input, run),
+            Self::Facet(facets) => facet::run_facet(Arc::clone(facets), input, run),
             Self::Documents(expression) => literal_documents(expression, run),
             Self::System(system) => match run.environment.system(system) {
                 Ok(documents) => Box::new(documents.into_iter().map(Ok)),
@@ -152,7 +152,7 @@ impl Stage {
         }
     }
 
-    /// What one document becomes; `None` if it is dropped. Only for stages without memory.
+    /// The document that one document is turned into; `None` if it is dropped. Only for stages without memory.
     fn apply(
         &self,
         document: Document,
@@ -195,12 +195,12 @@ impl Stage {
     }
 }
 
-/// What a stage does to one document.
+/// The function of a stage on one document.
 ///
 /// The charge lives as long as the document is on its way through the steps.
 pub(super) type Step = Box<dyn FnMut(Document, &mut Charge) -> Result<Flow, QueryError> + Send>;
 
-/// What becomes of a document.
+/// The outcome for one document.
 pub(super) enum Flow {
     /// It goes on.
     Next(Document),
@@ -247,7 +247,7 @@ pub(super) fn deferred_stream(
     Box::new(Deferred { make: Some(Box::new(make)), made: None })
 }
 
-/// What makes a stream when it is first needed.
+/// Makes a stream when it is first needed.
 type Make = Box<dyn FnOnce() -> Result<Documents, QueryError> + Send>;
 
 struct Deferred {

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use bson::{Bson, Document, doc};
 
 use super::{Documents, Environment, Pipeline, SystemStage};
-use crate::error::QueryError;
+use crate::error::{QueryError, fail};
 use crate::expression::Variables;
 use crate::meter::{MAX_OPERATION_BYTES, Meter};
 
@@ -35,7 +35,7 @@ impl Environment for Collections {
     fn system(&self, stage: &SystemStage) -> Result<Vec<Document>, QueryError> {
         match stage {
             SystemStage::IndexStats => Ok(vec![doc! { "name": "_id_" }]),
-            other => Err(QueryError::location(40602, format!("no {} here", other.name()))),
+            other => Err(fail(40602, format!("no {} here", other.name()))),
         }
     }
 }

@@ -4,9 +4,9 @@ use bson::{Bson, Document};
 
 use super::memory::Memory;
 use super::{Documents, Run};
-use crate::error::QueryError;
-use crate::expression::{FieldPath, fail};
-use crate::value::types::type_name_of;
+use crate::error::{QueryError, fail};
+use crate::expression::FieldPath;
+use crate::typed::Typed;
 
 /// The options of the stage.
 #[derive(Clone, Debug)]
@@ -25,13 +25,10 @@ impl Unwind {
                 fields.iter().try_for_each(|(name, value)| options.read(name, value))?;
             }
             other => {
-                return Err(fail(
+                return Err(other.wrong_type(
                     15981,
-                    format!(
-                        "expected either a string or an object as specification for $unwind \
-                         stage, got {}",
-                        type_name_of(other)
-                    ),
+                    "expected either a string or an object as specification for $unwind \
+                         stage, got",
                 ));
             }
         }
@@ -100,37 +97,26 @@ struct Options<'a> {
 
 impl<'a> Options<'a> {
     fn read(&mut self, name: &str, value: &'a Bson) -> Result<(), QueryError> {
-        let kind = type_name_of(value);
         match (name, value) {
-            ("path", Bson::String(path)) => self.path = Some(path),
-            ("path", _) => {
-                return Err(fail(
-                    28808,
-                    format!("expected a string as the path for $unwind stage, got {kind}"),
-                ));
+            ("path", path) => {
+                let wanted = "expected a string as the path for $unwind stage, got";
+                self.path = Some(path.string(28808, wanted)?);
             }
-            ("preserveNullAndEmptyArrays", Bson::Boolean(preserve)) => {
-                self.preserve_empty = *preserve;
-            }
-            ("preserveNullAndEmptyArrays", _) => {
-                return Err(fail(
+            ("preserveNullAndEmptyArrays", preserve) => {
+                self.preserve_empty = preserve.boolean(
                     28809,
-                    format!(
-                        "expected a boolean for the preserveNullAndEmptyArrays option to $unwind \
-                         stage, got {kind}"
-                    ),
-                ));
+                    "expected a boolean for the preserveNullAndEmptyArrays option to $unwind \
+                     stage, got",
+                )?;
             }
             ("includeArrayIndex", Bson::String(index)) if !index.is_empty() => {
                 self.index = Some(index);
             }
             ("includeArrayIndex", _) => {
-                return Err(fail(
+                return Err(value.wrong_type(
                     28810,
-                    format!(
-                        "expected a non-empty string for the includeArrayIndex option to $unwind \
-                         stage, got {kind}"
-                    ),
+                    "expected a non-empty string for the includeArrayIndex option to $unwind \
+                     stage, got",
                 ));
             }
             (other, _) => {
@@ -141,7 +127,7 @@ impl<'a> Options<'a> {
     }
 }
 
-/// What a path through documents, and only documents, leads to.
+/// The value that a path through documents, and only documents, leads to.
 fn get<'a>(document: &'a Document, components: &[String]) -> Option<&'a Bson> {
     let (first, rest) = components.split_first()?;
     let value = document.get(first)?;
@@ -203,7 +189,7 @@ struct Unwound {
     input: Documents,
     /// The document without its array, and the elements still to come.
     current: Option<(Document, std::iter::Enumerate<std::vec::IntoIter<Bson>>)>,
-    /// What they hold.
+    /// The memory of both.
     memory: Memory,
 }
 

@@ -9,19 +9,18 @@ use bson::{Bson, Document};
 
 use super::accumulator::{Accumulator, State};
 use super::memory::Memory;
-use super::stage::{Made, Stage, deferred};
+use super::output::check_known;
+use super::stage::{Made, deferred};
 use super::unwind::set;
 use super::window_frame::Window;
 use super::{Documents, Run};
-use crate::error::QueryError;
+use crate::error::{ErrorCode, QueryError, fail};
 use crate::expression::operators::as_i64;
-use crate::expression::{Dependencies, Expression, FieldPath, Frame, ParseContext, fail};
+use crate::expression::{Dependencies, Expression, FieldPath, Frame, ParseContext};
 use crate::meter::{Kept, push};
 use crate::sort::{SortKey, SortPattern};
-use crate::value::types::type_name_of;
+use crate::typed::Typed;
 use crate::value::{Number, compare};
-
-const FAILED_TO_PARSE: i32 = 9;
 
 /// The most fields that one stage computes.
 const MAX_OUTPUTS: usize = 1000;
@@ -34,7 +33,7 @@ pub(super) struct WindowStage {
     outputs: Vec<(FieldPath, Function)>,
 }
 
-/// What a field is computed by.
+/// The function that computes a field.
 #[derive(Clone, Debug)]
 enum Function {
     Accumulator(Box<Accumulator>, Window),
@@ -63,48 +62,30 @@ enum Function {
 
 impl WindowStage {
     pub(super) fn parse(spec: &Bson, context: &ParseContext) -> Result<Self, QueryError> {
-        let Bson::Document(spec) = spec else {
-            return Err(fail(
-                FAILED_TO_PARSE,
-                format!(
-                    "the $setWindowFields stage specification must be an object, found {}",
-                    type_name_of(spec)
-                ),
-            ));
-        };
-        const KNOWN: [&str; 3] = ["partitionBy", "sortBy", "output"];
-        if let Some(unknown) = spec.keys().find(|key| !KNOWN.contains(&key.as_str())) {
-            return Err(fail(
-                40415,
-                format!("BSON field '$setWindowFields.{unknown}' is an unknown field."),
-            ));
-        }
+        let spec = spec.document(
+            ErrorCode::FAILED_TO_PARSE,
+            "the $setWindowFields stage specification must be an object, found",
+        )?;
+        check_known("$setWindowFields", spec, &["partitionBy", "sortBy", "output"])?;
         let partition =
             spec.get("partitionBy").map(|by| Expression::parse(by, context)).transpose()?;
         let sort = match spec.get("sortBy") {
             None => SortPattern::parse(&Document::new())?,
-            Some(Bson::Document(sort)) => SortPattern::parse(sort)?,
-            Some(other) => {
-                return Err(fail(
-                    14,
-                    format!(
-                        "$setWindowFields 'sortBy' must be an object, found {}",
-                        type_name_of(other)
-                    ),
-                ));
-            }
+            Some(sort) => SortPattern::parse(sort.document(
+                ErrorCode::TYPE_MISMATCH,
+                "$setWindowFields 'sortBy' must be an object, found",
+            )?)?,
         };
         let Some(Bson::Document(fields)) = spec.get("output") else {
             return Err(fail(
-                40414,
+                ErrorCode::MISSING_FIELD,
                 "BSON field '$setWindowFields.output' is missing but a required field",
             ));
         };
         if fields.len() > MAX_OUTPUTS {
-            return Err(fail(
-                FAILED_TO_PARSE,
-                format!("$setWindowFields computes at most {MAX_OUTPUTS} fields"),
-            ));
+            return Err(QueryError::failed_to_parse(format!(
+                "$setWindowFields computes at most {MAX_OUTPUTS} fields"
+            )));
         }
         let outputs = fields
             .iter()
@@ -180,12 +161,9 @@ impl WindowStage {
     }
 }
 
-pub(super) fn run(stage: Arc<Stage>, input: Documents, run: &Run) -> Documents {
+pub(super) fn run(window: Arc<WindowStage>, input: Documents, run: &Run) -> Documents {
     let run = run.clone();
-    deferred(move || match &*stage {
-        Stage::Window(window) => window.run(input, &run),
-        _ => Ok(Made::default()),
-    })
+    deferred(move || window.run(input, &run))
 }
 
 struct Entry {
@@ -212,7 +190,7 @@ impl Rows<'_> {
             .collect()
     }
 
-    /// What each row is sorted by, where that is one field.
+    /// The sort key of each row, where that is one field.
     fn sorted_by(&self) -> Vec<&Bson> {
         self.entries.iter().map(|entry| entry.key.values().first().unwrap_or(&Bson::Null)).collect()
     }
@@ -221,15 +199,13 @@ impl Rows<'_> {
 impl Function {
     fn parse(spec: &Bson, sort: &SortPattern, context: &ParseContext) -> Result<Self, QueryError> {
         let Bson::Document(spec) = spec else {
-            return Err(fail(
-                FAILED_TO_PARSE,
+            return Err(QueryError::failed_to_parse(
                 "The field must be an object with a window function",
             ));
         };
         let mut operators = spec.iter().filter(|(name, _)| *name != "window");
         let (Some((name, argument)), None) = (operators.next(), operators.next()) else {
-            return Err(fail(
-                FAILED_TO_PARSE,
+            return Err(QueryError::failed_to_parse(
                 "Expected a window function: an object with one operator and at most a 'window'",
             ));
         };
@@ -290,16 +266,18 @@ impl Function {
         let options = argument.as_document();
         let option = |name: &str| options.and_then(|options| options.get(name));
         let (Some(output), Some(by)) = (option("output"), option("by")) else {
-            return Err(fail(FAILED_TO_PARSE, "$shift requires 'output' and 'by'"));
+            return Err(QueryError::failed_to_parse("$shift requires 'output' and 'by'"));
         };
         let by = as_i64(by)
             .filter(|by| i32::try_from(*by).is_ok())
-            .ok_or_else(|| fail(FAILED_TO_PARSE, "'$shift:by' field must be an integer"))?;
+            .ok_or_else(|| QueryError::failed_to_parse("'$shift:by' field must be an integer"))?;
         let default = match option("default") {
             None => Bson::Null,
             Some(default) => {
                 Expression::parse(default, context)?.constant().cloned().ok_or_else(|| {
-                    fail(FAILED_TO_PARSE, "'$shift:default' expression must yield a constant value")
+                    QueryError::failed_to_parse(
+                        "'$shift:default' expression must yield a constant value",
+                    )
                 })?
             }
         };
@@ -308,8 +286,7 @@ impl Function {
 
     fn parse_average(argument: &Bson, context: &ParseContext) -> Result<Self, QueryError> {
         let wrong = || {
-            fail(
-                FAILED_TO_PARSE,
+            QueryError::failed_to_parse(
                 "$expMovingAvg requires 'input' and either 'N' (a positive integer) or 'alpha' \
                  (between 0 and 1, exclusive)",
             )
@@ -410,7 +387,7 @@ fn accumulate(
     let nothing = Document::new();
     let start = || accumulator.start(&Bson::Null, Frame::new(&nothing, &rows.run.variables));
     let fresh = || Memory::new("$setWindowFields", rows.run);
-    // What a window holds is given back with it, so each has its own count.
+    // A window gives its memory back when it ends, so each window has its own count.
     let mut memory = fresh();
     // A growing window gives every row a copy of it: the column is counted as it grows.
     let mut held = fresh();
@@ -438,7 +415,7 @@ fn accumulate(
     Ok(column)
 }
 
-/// Fills what is null between two numbers by the line between them over what rows are sorted by.
+/// Fills nulls between two numbers by linear interpolation over the sort key.
 fn linear_fill(rows: &Rows<'_>, values: Vec<Bson>) -> Result<Vec<Option<Bson>>, QueryError> {
     let position = |key: &Bson| match key {
         Bson::DateTime(date) => Some(date.timestamp_millis() as f64),

@@ -2,13 +2,11 @@
 
 use bson::{Bson, DateTime, Document};
 
-use crate::error::QueryError;
-use crate::expression::fail;
+use crate::error::{QueryError, fail};
 use crate::expression::operators::{as_i64, date_math};
 use crate::sort::{Direction, SortPattern};
+use crate::typed::unknown_field;
 use crate::value::{Number, compare};
-
-const FAILED_TO_PARSE: i32 = 9;
 
 /// The documents around a document.
 #[derive(Clone, Debug)]
@@ -41,21 +39,18 @@ impl Window {
         let spec = match spec {
             None => return Ok(Self::Documents(Bound::Unbounded, Bound::Unbounded)),
             Some(Bson::Document(spec)) => spec,
-            Some(_) => return Err(fail(FAILED_TO_PARSE, "'window' field must be an object")),
+            Some(_) => return Err(QueryError::failed_to_parse("'window' field must be an object")),
         };
-        const KNOWN: [&str; 3] = ["documents", "range", "unit"];
-        if let Some(unknown) = spec.keys().find(|key| !KNOWN.contains(&key.as_str())) {
-            return Err(fail(
-                FAILED_TO_PARSE,
-                format!("'window' field that is not 'documents', 'range' or 'unit': {unknown}"),
-            ));
+        if let Some(unknown) = unknown_field(spec, &["documents", "range", "unit"]) {
+            return Err(QueryError::failed_to_parse(format!(
+                "'window' field that is not 'documents', 'range' or 'unit': {unknown}"
+            )));
         }
         match (spec.get("documents"), spec.get("range")) {
             (Some(bounds), None) => Self::documents(bounds, spec, sort),
             (None, Some(bounds)) => Self::range(bounds, spec, sort),
             (None, None) => Ok(Self::Documents(Bound::Unbounded, Bound::Unbounded)),
-            (Some(_), Some(_)) => Err(fail(
-                FAILED_TO_PARSE,
+            (Some(_), Some(_)) => Err(QueryError::failed_to_parse(
                 "Window bounds can specify either 'documents' or 'range', not both.",
             )),
         }
@@ -63,14 +58,13 @@ impl Window {
 
     fn documents(bounds: &Bson, spec: &Document, sort: &SortPattern) -> Result<Self, QueryError> {
         if spec.contains_key("unit") {
-            return Err(fail(
-                FAILED_TO_PARSE,
+            return Err(QueryError::failed_to_parse(
                 "Window bounds can only specify 'unit' with range-based bounds.",
             ));
         }
         let (low, high) = pair(bounds, |value| {
             as_i64(value).filter(|number| i32::try_from(*number).is_ok()).ok_or_else(|| {
-                fail(FAILED_TO_PARSE, "Numeric document-based bounds must be an integer")
+                QueryError::failed_to_parse("Numeric document-based bounds must be an integer")
             })
         })?;
         let offset = |bound: &Bound<i64>| match bound {
@@ -102,7 +96,7 @@ impl Window {
         let (low, high) = pair(bounds, |value| {
             Number::from_value(value)
                 .map(Bson::from)
-                .ok_or_else(|| fail(FAILED_TO_PARSE, "Range-based bounds must be numbers"))
+                .ok_or_else(|| QueryError::failed_to_parse("Range-based bounds must be numbers"))
         })?;
         let unit = match spec.get("unit") {
             None => None,
@@ -111,7 +105,7 @@ impl Window {
                 date_math::shift_by(0, unit, 0)?;
                 Some(unit.clone())
             }
-            Some(_) => return Err(fail(FAILED_TO_PARSE, "'unit' must be a string")),
+            Some(_) => return Err(QueryError::failed_to_parse("'unit' must be a string")),
         };
         if let (Bound::Offset(low), Bound::Offset(high)) = (&low, &high)
             && compare(low, high).is_gt()
@@ -196,8 +190,8 @@ fn pair<T>(
     match bounds {
         Bson::Array(bounds) => match bounds.as_slice() {
             [low, high] => Ok((bound(low)?, bound(high)?)),
-            _ => Err(fail(FAILED_TO_PARSE, "Window bounds must be a 2-element array")),
+            _ => Err(QueryError::failed_to_parse("Window bounds must be a 2-element array")),
         },
-        _ => Err(fail(FAILED_TO_PARSE, "Window bounds must be a 2-element array")),
+        _ => Err(QueryError::failed_to_parse("Window bounds must be a 2-element array")),
     }
 }

@@ -4,7 +4,7 @@ use bson::{Bson, Document};
 
 use super::parse::add_at_path;
 use super::{Child, Tree};
-use crate::error::{ErrorCode, QueryError};
+use crate::error::{ErrorCode, QueryError, fail};
 use crate::evaluate::ExpressionCompiler;
 use crate::value::MAX_NESTING;
 use crate::value::size::{Growth, value_size};
@@ -22,7 +22,7 @@ impl AddFields {
         compiler: &dyn ExpressionCompiler,
     ) -> Result<Self, QueryError> {
         if fields.is_empty() {
-            return Err(QueryError::location(
+            return Err(fail(
                 40177,
                 "Invalid $set :: caused by :: specification must have at least one field",
             ));
@@ -58,7 +58,7 @@ fn add(
         return add_at_path(tree, field, Child::Expression(compiler.compile(value)?));
     }
     if depth >= MAX_NESTING {
-        return Err(QueryError::new(
+        return Err(fail(
             ErrorCode::OVERFLOW,
             format!("computed fields may be nested at most {MAX_NESTING} levels deep"),
         ));

@@ -9,7 +9,7 @@ use std::cell::RefCell;
 use bson::{Bson, Document};
 
 use super::{Child, Kind, Slice, Tree};
-use crate::error::QueryError;
+use crate::error::{QueryError, fail};
 use crate::matcher::Matcher;
 use crate::value::size::{Growth, value_size};
 
@@ -45,7 +45,7 @@ impl Application<'_> {
         Ok(projected)
     }
 
-    /// What becomes of a stored value; `None` leaves it out. Computed fields come later.
+    /// The projected form of a stored value; `None` leaves it out. Computed fields come later.
     fn field(&self, kind: Kind, value: &Bson, child: &Child) -> Result<Option<Bson>, QueryError> {
         Ok(match child {
             Child::Include => Some(value.clone()),
@@ -107,15 +107,12 @@ impl Application<'_> {
     fn positional(&self, value: &Bson) -> Result<Bson, QueryError> {
         let Bson::Array(items) = value else { return Ok(value.clone()) };
         let index = self.array_index.ok_or_else(|| {
-            QueryError::location(
-                51246,
-                "positional operator '.$' couldn't find a matching element in the array",
-            )
+            fail(51246, "positional operator '.$' couldn't find a matching element in the array")
         })?;
         // The position belongs to another array than the one that is shown.
-        let element = items.get(index).ok_or_else(|| {
-            QueryError::location(51247, "positional operator '.$' element mismatch")
-        })?;
+        let element = items
+            .get(index)
+            .ok_or_else(|| fail(51247, "positional operator '.$' element mismatch"))?;
         Ok(Bson::Array(vec![element.clone()]))
     }
 }

@@ -6,10 +6,11 @@
 use bson::{Bson, Document};
 
 use super::{Child, Kind, Projection, Slice, Tree};
-use crate::error::{ErrorCode, QueryError};
+use crate::error::{ErrorCode, QueryError, fail};
 use crate::evaluate::ExpressionCompiler;
 use crate::matcher::Matcher;
-use crate::value::{MAX_NESTING, Number, is_truthy, type_name_of};
+use crate::typed::Typed;
+use crate::value::{MAX_NESTING, Number, is_truthy};
 
 /// The state of parsing one projection.
 pub(super) struct Parser<'a> {
@@ -54,7 +55,7 @@ impl<'a> Parser<'a> {
                 root.push("_id", Child::Include);
             }
             Kind::Exclusion if self.id_included => {
-                // It stays anyway, and an exclusion has no place for what is included.
+                // An exclusion keeps `_id` without naming it.
                 if let Some(child) = root.get_mut("_id") {
                     *child = Child::Include;
                 }
@@ -83,13 +84,10 @@ impl<'a> Parser<'a> {
     ) -> Result<(), QueryError> {
         let positional = positional_at(field);
         if positional.is_some() && !self.is_find {
-            return Err(QueryError::location(
-                31324,
-                "Cannot use positional projection in aggregation projection",
-            ));
+            return Err(fail(31324, "Cannot use positional projection in aggregation projection"));
         }
         match value {
-            Bson::Document(_) if positional.is_some() => Err(QueryError::location(
+            Bson::Document(_) if positional.is_some() => Err(fail(
                 31271,
                 "positional projection cannot be used with an expression or sub object",
             )),
@@ -100,10 +98,7 @@ impl<'a> Parser<'a> {
             | Bson::Double(_)
             | Bson::Decimal128(_) => {
                 if !is_truthy(value) && positional.is_some() {
-                    Err(QueryError::location(
-                        31395,
-                        "positional projection cannot be used with exclusion",
-                    ))
+                    Err(fail(31395, "positional projection cannot be used with exclusion"))
                 } else if !is_truthy(value) {
                     self.exclusion(field, parent, depth)
                 } else if let Some((path, rest)) = positional {
@@ -112,10 +107,9 @@ impl<'a> Parser<'a> {
                     self.inclusion(field, parent, depth)
                 }
             }
-            _ if positional.is_some() => Err(QueryError::location(
-                31308,
-                "positional projection cannot be used with a literal",
-            )),
+            _ if positional.is_some() => {
+                Err(fail(31308, "positional projection cannot be used with a literal"))
+            }
             literal => self.expression(field, literal, parent, 31310),
         }
     }
@@ -136,7 +130,7 @@ impl<'a> Parser<'a> {
 
     fn include(&mut self, field: &str) -> Result<(), QueryError> {
         if self.kind == Some(Kind::Exclusion) {
-            return Err(QueryError::location(
+            return Err(fail(
                 31253,
                 format!("Cannot do inclusion on field {field} in exclusion projection"),
             ));
@@ -156,7 +150,7 @@ impl<'a> Parser<'a> {
             return Ok(());
         }
         if self.kind == Some(Kind::Inclusion) {
-            return Err(QueryError::location(
+            return Err(fail(
                 31254,
                 format!("Cannot do exclusion on field {field} in inclusion projection"),
             ));
@@ -173,7 +167,7 @@ impl<'a> Parser<'a> {
         parent: &mut Tree,
     ) -> Result<(), QueryError> {
         if !rest.is_empty() {
-            return Err(QueryError::location(
+            return Err(fail(
                 31394,
                 format!(
                     "As of 4.4, it's illegal to specify positional operator in the middle of a \
@@ -184,16 +178,13 @@ impl<'a> Parser<'a> {
             ));
         }
         if self.has_positional {
-            return Err(QueryError::location(
+            return Err(fail(
                 31276,
                 "Cannot specify more than one positional projection per query.",
             ));
         }
         if self.has_elem_match {
-            return Err(QueryError::location(
-                31256,
-                "Cannot specify positional operator and $elemMatch.",
-            ));
+            return Err(fail(31256, "Cannot specify positional operator and $elemMatch."));
         }
         self.has_positional = true;
         add_at_path(parent, path, Child::Positional)?;
@@ -208,7 +199,7 @@ impl<'a> Parser<'a> {
         depth: usize,
     ) -> Result<(), QueryError> {
         if inner.is_empty() {
-            return Err(QueryError::location(
+            return Err(fail(
                 51270,
                 format!(
                     "An empty sub-projection is not a valid value. Found empty object at path \
@@ -217,7 +208,7 @@ impl<'a> Parser<'a> {
             ));
         }
         if depth >= MAX_NESTING {
-            return Err(QueryError::new(
+            return Err(fail(
                 ErrorCode::OVERFLOW,
                 format!("a projection may be nested at most {MAX_NESTING} levels deep"),
             ));
@@ -257,9 +248,10 @@ impl<'a> Parser<'a> {
                 }
             },
             ("$elemMatch", true) => self.elem_match(field, argument, parent, depth),
-            ("$elemMatch", false) => {
-                Err(QueryError::new(ErrorCode(168), "Cannot use $elemMatch in this context"))
-            }
+            ("$elemMatch", false) => Err(fail(
+                ErrorCode::INVALID_PIPELINE_OPERATOR,
+                "Cannot use $elemMatch in this context",
+            )),
             ("$meta", _) => Err(QueryError::bad_value(
                 "$meta is not supported: this server keeps no text scores or sort keys",
             )),
@@ -277,26 +269,12 @@ impl<'a> Parser<'a> {
         parent: &mut Tree,
         depth: usize,
     ) -> Result<(), QueryError> {
-        if !matches!(argument, Bson::Document(_)) {
-            return Err(QueryError::location(
-                31274,
-                format!(
-                    "elemMatch: Invalid argument, object required, but got {}",
-                    type_name_of(argument)
-                ),
-            ));
-        }
+        argument.document(31274, "elemMatch: Invalid argument, object required, but got")?;
         if self.has_positional {
-            return Err(QueryError::location(
-                31255,
-                "Cannot specify positional operator and $elemMatch.",
-            ));
+            return Err(fail(31255, "Cannot specify positional operator and $elemMatch."));
         }
         if depth > 0 || field.contains('.') {
-            return Err(QueryError::location(
-                31275,
-                "Cannot use $elemMatch projection on a nested field.",
-            ));
+            return Err(fail(31275, "Cannot use $elemMatch projection on a nested field."));
         }
         let mut operator = Document::new();
         operator.insert("$elemMatch", argument.clone());
@@ -314,7 +292,7 @@ impl<'a> Parser<'a> {
         code: i32,
     ) -> Result<(), QueryError> {
         if self.kind == Some(Kind::Exclusion) {
-            return Err(QueryError::location(
+            return Err(fail(
                 code,
                 format!("Cannot use an expression {field}: {value} in an exclusion projection"),
             ));
@@ -339,28 +317,17 @@ fn parse_slice(argument: &Bson) -> Result<Slice, QueryError> {
         return Ok(Slice { skip: None, limit });
     }
     let Bson::Array(parts) = argument else {
-        return Err(QueryError::location(
-            31273,
-            "$slice only supports numbers and [skip, limit] arrays",
-        ));
+        return Err(fail(31273, "$slice only supports numbers and [skip, limit] arrays"));
     };
     let [skip, limit] = parts.as_slice() else {
-        return Err(QueryError::location(
-            31272,
-            "$slice array argument should be of form [skip, limit]",
-        ));
+        return Err(fail(31272, "$slice array argument should be of form [skip, limit]"));
     };
-    let skip = number(skip).ok_or_else(|| {
-        QueryError::location(31257, "$slice expects the skip argument to be a number")
-    })?;
-    let limit = number(limit).ok_or_else(|| {
-        QueryError::location(31258, "$slice expects the limit argument to be a number")
-    })?;
+    let skip = number(skip)
+        .ok_or_else(|| fail(31257, "$slice expects the skip argument to be a number"))?;
+    let limit = number(limit)
+        .ok_or_else(|| fail(31258, "$slice expects the limit argument to be a number"))?;
     if limit <= 0 {
-        return Err(QueryError::location(
-            31259,
-            format!("$slice limit must be positive, got {limit}"),
-        ));
+        return Err(fail(31259, format!("$slice limit must be positive, got {limit}")));
     }
     Ok(Slice { skip: Some(skip), limit })
 }
@@ -378,7 +345,7 @@ pub(super) fn add_at_path(root: &mut Tree, path: &str, child: Child) -> Result<(
         match tree.get_mut(part) {
             Some(Child::Nested(inner)) => tree = inner,
             _ => {
-                return Err(QueryError::location(
+                return Err(fail(
                     31249,
                     format!(
                         "Path collision at {path} remaining portion {}",
@@ -389,7 +356,7 @@ pub(super) fn add_at_path(root: &mut Tree, path: &str, child: Child) -> Result<(
         }
     }
     if tree.get(last).is_some() {
-        return Err(QueryError::location(31250, format!("Path collision at {path}")));
+        return Err(fail(31250, format!("Path collision at {path}")));
     }
     tree.push(last, child);
     Ok(())
@@ -397,29 +364,23 @@ pub(super) fn add_at_path(root: &mut Tree, path: &str, child: Child) -> Result<(
 
 fn check_field_path(path: &str, parts: &[&str]) -> Result<(), QueryError> {
     if parts.len() > MAX_NESTING {
-        return Err(QueryError::new(
+        return Err(fail(
             ErrorCode::OVERFLOW,
             format!("a field path may have at most {MAX_NESTING} components"),
         ));
     }
     if path.is_empty() {
-        return Err(QueryError::location(
-            40352,
-            "FieldPath cannot be constructed with empty string",
-        ));
+        return Err(fail(40352, "FieldPath cannot be constructed with empty string"));
     }
     if path.ends_with('.') {
-        return Err(QueryError::location(40353, "FieldPath must not end with a '.'."));
+        return Err(fail(40353, "FieldPath must not end with a '.'."));
     }
     for part in parts {
         if part.is_empty() {
-            return Err(QueryError::location(
-                15998,
-                "FieldPath field names may not be empty strings.",
-            ));
+            return Err(fail(15998, "FieldPath field names may not be empty strings."));
         }
         if part.starts_with('$') && !matches!(*part, "$ref" | "$id" | "$db") {
-            return Err(QueryError::location(
+            return Err(fail(
                 16410,
                 format!(
                     "FieldPath field names may not start with '$'. Consider using $getField or \

@@ -125,7 +125,7 @@ pub(super) struct Asker {
     manner: Arc<Manner>,
     shared: Arc<Shared>,
     connection: Option<Connection<Stream>>,
-    /// What it will never answer on this connection.
+    /// The questions that it will never answer on this connection.
     given_up: Vec<Question>,
     /// The configuration that was read last.
     settings_of: Option<SetVersion>,

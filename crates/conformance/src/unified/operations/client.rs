@@ -3,8 +3,7 @@
 use super::super::arguments::Arguments;
 use super::super::entities::{ClientEntity, Entities};
 use super::super::outcome::{Attempt, Outcome, plain_documents};
-use super::{change_stream, perform};
-use bson::Bson;
+use super::{change_stream, perform, set_options};
 
 pub(super) async fn run(
     entities: &Entities,
@@ -34,18 +33,15 @@ pub(super) async fn run(
         }
         "listDatabaseNames" => {
             let mut action = client.list_databases();
-            if let Some(limit) = arguments.millis("timeoutMS")? {
-                action = action.timeout(limit);
-            }
+            set_options!(arguments, action; millis timeout = "timeoutMS");
             arguments.finish()?;
-            let names = action.names().await;
-            Ok(names.map(|names| Outcome::Value(names.into_iter().map(Bson::from).collect())))
+            Ok(action.names().await.map(Outcome::names))
         }
         _ => Err(format!("a client has no operation {name}")),
     }
 }
 
-/// Turns a result whose success may be unreadable inside out.
+/// Swaps the two layers of a result whose success may be unreadable.
 pub(super) trait TransposeWith<T> {
     /// The unreadable case comes outside; the rest is made an outcome.
     fn transpose_with(self, make: impl FnOnce(T) -> Outcome) -> Result<Attempt, String>;

@@ -8,7 +8,7 @@ use super::super::entities::Entities;
 use super::super::outcome::{Attempt, Outcome, bulk_result, plain, plain_document, update_result};
 use super::client::TransposeWith;
 use super::database::collected;
-use super::{change_stream, perform};
+use super::{change_stream, perform, set_options};
 
 pub(super) async fn run(
     entities: &Entities,
@@ -128,14 +128,8 @@ async fn read(
 fn find<'a>(collection: &'a Collection, arguments: &mut Arguments) -> Result<Find<'a>, String> {
     let filter = arguments.required("filter", Arguments::document)?;
     let mut action = collection.find(filter);
-    macro_rules! set {
-        ($($kind:ident $method:ident = $name:literal),* $(,)?) => {
-            $(if let Some(value) = arguments.$kind($name)? {
-                action = action.$method(value);
-            })*
-        };
-    }
-    set!(document sort = "sort", document projection = "projection",
+    set_options!(arguments, action;
+        document sort = "sort", document projection = "projection",
         document collation = "collation", document min = "min", document max = "max",
         document let_vars = "let", value hint = "hint", value comment = "comment",
         count skip = "skip", signed limit = "limit", size batch_size = "batchSize",
@@ -264,14 +258,8 @@ fn model(request: Document) -> Result<WriteModel, String> {
         }
         other => return Err(format!("unknown write {other}")),
     };
-    macro_rules! set {
-        ($($kind:ident $method:ident = $name:literal),* $(,)?) => {
-            $(if let Some(value) = given.$kind($name)? {
-                model = model.$method(value);
-            })*
-        };
-    }
-    set!(flag upsert = "upsert", value hint = "hint", document collation = "collation",
+    set_options!(given, model;
+        flag upsert = "upsert", value hint = "hint", document collation = "collation",
         documents array_filters = "arrayFilters", document sort = "sort");
     given.finish()?;
     Ok(model)
@@ -358,12 +346,9 @@ async fn index(
         }
         _ => {
             let mut action = collection.list_indexes();
-            if let Some(limit) = arguments.millis("timeoutMS")? {
-                action = action.timeout(limit);
-            }
+            set_options!(arguments, action; millis timeout = "timeoutMS");
             arguments.finish()?;
-            let names = action.names().await;
-            Ok(names.map(|names| Outcome::Value(names.into_iter().map(Bson::from).collect())))
+            Ok(action.names().await.map(Outcome::names))
         }
     }
 }

@@ -1,13 +1,13 @@
 //! Operations of databases.
 
-use bson::{Bson, Document};
+use bson::Document;
 use quorate_client::{Cursor, Database, Error};
 
 use super::super::arguments::Arguments;
 use super::super::entities::Entities;
 use super::super::outcome::{Attempt, Outcome, plain_document, plain_documents};
 use super::client::TransposeWith;
-use super::{change_stream, perform};
+use super::{change_stream, perform, set_options};
 
 pub(super) async fn run(
     entities: &Entities,
@@ -77,15 +77,9 @@ pub(super) async fn run(
         }
         "listCollectionNames" => {
             let mut action = database.list_collection_names();
-            if let Some(filter) = arguments.document("filter")? {
-                action = action.filter(filter);
-            }
-            if let Some(limit) = arguments.millis("timeoutMS")? {
-                action = action.timeout(limit);
-            }
+            set_options!(arguments, action; document filter = "filter", millis timeout = "timeoutMS");
             arguments.finish()?;
-            let names = action.names().await;
-            Ok(names.map(|names| Outcome::Value(names.into_iter().map(Bson::from).collect())))
+            Ok(action.names().await.map(Outcome::names))
         }
         _ => Err(format!("a database has no operation {name}")),
     }
@@ -108,7 +102,7 @@ async fn cursor_command(
     mut arguments: Arguments,
 ) -> Result<Result<Cursor, Error>, String> {
     let command = named_command(&mut arguments)?;
-    // What a tailable cursor is, the command itself says.
+    // The command itself makes the cursor tailable; the option is only checked.
     if let Some(kind) = arguments.text("cursorType")?
         && !["tailable", "tailableAwait", "nonTailable"].contains(&kind.as_str())
     {

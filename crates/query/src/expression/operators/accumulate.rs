@@ -6,36 +6,21 @@ use std::cmp::Ordering;
 use bson::Bson;
 
 use super::{
-    ByName, Evaluated, Field, Named, Positional, as_i64, copy, metered, part, required, variadic,
+    ByName, Evaluated, Field, Named, Positional, as_i64, at_least, copy, named_of, part, required,
 };
+use crate::error::{QueryError, fail};
 use crate::expression::operand::Operand;
-use crate::expression::{ExpressionError, fail};
 use crate::meter::{Kept, Meter};
+use crate::typed::Typed;
 use crate::value::{Decimal, Number, compare};
 
 pub(super) static OPERATORS: &[Positional] = &[
-    variadic("$sum", |args| {
-        let mut sum = Sum::default();
-        each(args, |value| sum.add(value));
-        Ok(Some(sum.total()))
-    }),
-    variadic("$avg", |args| {
-        let mut sum = Sum::default();
-        each(args, |value| sum.add(value));
-        Ok(Some(sum.average()))
-    }),
-    metered(0, "$min", |args, meter| extreme("$min", args, Ordering::Less, meter)),
-    metered(0, "$max", |args, meter| extreme("$max", args, Ordering::Greater, meter)),
-    variadic("$stdDevPop", |args| {
-        let mut deviation = Deviation::default();
-        each(args, |value| deviation.add(value));
-        Ok(Some(deviation.population()))
-    }),
-    variadic("$stdDevSamp", |args| {
-        let mut deviation = Deviation::default();
-        each(args, |value| deviation.add(value));
-        Ok(Some(deviation.sample()))
-    }),
+    at_least(0, "$sum", |args, _| Ok(Some(sum(args).total()))),
+    at_least(0, "$avg", |args, _| Ok(Some(sum(args).average()))),
+    at_least(0, "$min", |args, meter| extreme("$min", args, Ordering::Less, meter)),
+    at_least(0, "$max", |args, meter| extreme("$max", args, Ordering::Greater, meter)),
+    at_least(0, "$stdDevPop", |args, _| Ok(Some(deviation(args).population()))),
+    at_least(0, "$stdDevSamp", |args, _| Ok(Some(deviation(args).sample()))),
 ];
 
 pub(super) static NAMED: &[Named] = &[
@@ -43,28 +28,24 @@ pub(super) static NAMED: &[Named] = &[
     picker("$lastN", |args, meter| pick("$lastN", args, Pick::Last, meter)),
     picker("$minN", |args, meter| pick("$minN", args, Pick::Min, meter)),
     picker("$maxN", |args, meter| pick("$maxN", args, Pick::Max, meter)),
-    Named {
-        name: "$median",
-        bare: false,
-        not_an_object: 7436100,
-        unknown_field: 40415,
-        fields: &[required("input", 40414), required("method", 40414)],
-        evaluate: ByName::AtOnce(median),
-    },
-    Named {
-        name: "$percentile",
-        bare: false,
-        not_an_object: 7429703,
-        unknown_field: 40415,
-        fields: &[required("input", 40414), required("p", 40414), required("method", 40414)],
-        evaluate: ByName::AtOnce(percentile),
-    },
+    named_of(
+        "$median",
+        [7436100, 40415],
+        &[required("input", 40414), required("method", 40414)],
+        median,
+    ),
+    named_of(
+        "$percentile",
+        [7429703, 40415],
+        &[required("input", 40414), required("p", 40414), required("method", 40414)],
+        percentile,
+    ),
 ];
 
 const PERCENTILE_CODE: i32 = 7750300;
 
 /// The shares that `$percentile` asks for: a list of numbers between 0 and 1.
-pub(crate) fn shares(p: &Bson) -> Result<Vec<f64>, ExpressionError> {
+pub(crate) fn shares(p: &Bson) -> Result<Vec<f64>, QueryError> {
     let wrong = || {
         fail(
             PERCENTILE_CODE,
@@ -88,10 +69,12 @@ pub(crate) fn shares(p: &Bson) -> Result<Vec<f64>, ExpressionError> {
 }
 
 /// Refuses any `method` but the one there is. Ours is exact, which is a good approximation.
-pub(crate) fn check_method(name: &str, method: &Bson) -> Result<(), ExpressionError> {
+pub(crate) fn check_method(name: &str, method: &Bson) -> Result<(), QueryError> {
     match method {
         Bson::String(method) if method == "approximate" => Ok(()),
-        _ => Err(fail(2, format!("Currently only 'approximate' can be used as {name} 'method'."))),
+        _ => Err(QueryError::bad_value(format!(
+            "Currently only 'approximate' can be used as {name} 'method'."
+        ))),
     }
 }
 
@@ -120,13 +103,13 @@ fn numbers(value: &Bson) -> Vec<f64> {
     elements.iter().filter_map(Number::from_value).map(Number::to_f64).collect()
 }
 
-fn median(args: &[Option<Operand<'_>>]) -> Evaluated {
+fn median(args: &[Option<Operand<'_>>], _: &Meter) -> Evaluated {
     let [Some(input), Some(method)] = args else { return Ok(None) };
     check_method("$median", method.or_null())?;
     Ok(percentiles(numbers(input.or_null()), &[0.5]).pop())
 }
 
-fn percentile(args: &[Option<Operand<'_>>]) -> Evaluated {
+fn percentile(args: &[Option<Operand<'_>>], _: &Meter) -> Evaluated {
     let [Some(input), Some(p), Some(method)] = args else { return Ok(None) };
     check_method("$percentile", method.or_null())?;
     let shares = shares(p.or_null())?;
@@ -135,18 +118,8 @@ fn percentile(args: &[Option<Operand<'_>>]) -> Evaluated {
 
 const PICKER_FIELDS: &[Field] = &[required("n", 5787906), required("input", 5787907)];
 
-const fn picker(
-    name: &'static str,
-    evaluate: fn(&[Option<Operand<'_>>], &Meter) -> Evaluated,
-) -> Named {
-    Named {
-        name,
-        bare: false,
-        not_an_object: 5787801,
-        unknown_field: 5787901,
-        fields: PICKER_FIELDS,
-        evaluate: ByName::Metered(evaluate),
-    }
+const fn picker(name: &'static str, evaluate: ByName) -> Named {
+    named_of(name, [5787801, 5787901], PICKER_FIELDS, evaluate)
 }
 
 /// A single array stands for its elements; several arguments for themselves.
@@ -158,6 +131,18 @@ fn each<'a>(args: &'a [Operand<'_>], mut visit: impl FnMut(&'a Bson)) {
         },
         several => several.iter().filter_map(Operand::get).for_each(&mut visit),
     }
+}
+
+fn sum(args: &[Operand<'_>]) -> Sum {
+    let mut sum = Sum::default();
+    each(args, |value| sum.add(value));
+    sum
+}
+
+fn deviation(args: &[Operand<'_>]) -> Deviation {
+    let mut deviation = Deviation::default();
+    each(args, |value| deviation.add(value));
+    deviation
 }
 
 fn extreme(name: &str, args: &[Operand<'_>], wanted: Ordering, meter: &Meter) -> Evaluated {
@@ -182,7 +167,7 @@ pub(crate) enum Pick {
 }
 
 /// The `n` of the operators that keep several values.
-pub(crate) fn count(name: &str, n: &Operand<'_>) -> Result<usize, ExpressionError> {
+pub(crate) fn count(name: &str, n: &Operand<'_>) -> Result<usize, QueryError> {
     let Some(number) = as_i64(n.or_null()) else {
         return Err(fail(
             5787902,
@@ -234,7 +219,7 @@ fn pick(name: &str, args: &[Option<Operand<'_>>], pick: Pick, meter: &Meter) -> 
 pub(crate) struct Sum {
     integers: i128,
     doubles: f64,
-    /// What rounding lost from `doubles`.
+    /// The part of `doubles` that rounding lost.
     lost: f64,
     decimals: Option<Decimal>,
     saw_long: bool,

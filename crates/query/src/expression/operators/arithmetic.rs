@@ -5,35 +5,42 @@
 
 use bson::{Bson, DateTime};
 
-use super::{Evaluated, Positional, between, exactly, variadic};
+use super::{Evaluated, Positional, at_least, between, exactly};
+use crate::error::{ErrorCode, QueryError, fail};
 use crate::expression::operand::Operand;
-use crate::expression::{ExpressionError, fail};
-use crate::value::types::type_name_of;
+use crate::meter::Meter;
+use crate::typed::Typed;
 use crate::value::{Decimal, Number, Rounding};
 
 pub(super) static OPERATORS: &[Positional] = &[
-    variadic("$add", add),
-    exactly(2, "$subtract", subtract),
-    variadic("$multiply", multiply),
-    exactly(2, "$divide", divide),
-    exactly(2, "$mod", modulo),
-    exactly(1, "$abs", |args| unary("$abs", args, absolute)),
-    exactly(1, "$ceil", |args| {
+    at_least(0, "$add", add),
+    exactly(2, "$subtract", subtract).null_if_any(),
+    at_least(0, "$multiply", multiply),
+    exactly(2, "$divide", divide).null_if_any(),
+    exactly(2, "$mod", modulo).null_if_any(),
+    exactly(1, "$abs", |args, _| unary("$abs", args, absolute)),
+    exactly(1, "$ceil", |args, _| {
         unary("$ceil", args, |number| Ok(round_whole(number, f64::ceil, Rounding::Ceiling)))
     }),
-    exactly(1, "$floor", |args| {
+    exactly(1, "$floor", |args, _| {
         unary("$floor", args, |number| Ok(round_whole(number, f64::floor, Rounding::Floor)))
     }),
-    between(1, 2, "$round", |args| round_or_trunc("$round", args, Rounding::HalfEven)),
-    between(1, 2, "$trunc", |args| round_or_trunc("$trunc", args, Rounding::Truncate)),
-    exactly(1, "$exp", |args| unary("$exp", args, |number| Ok(through_double(number, f64::exp)))),
-    exactly(1, "$ln", |args| unary("$ln", args, |number| logarithm("$ln", 28766, number, f64::ln))),
-    exactly(2, "$log", log),
-    exactly(1, "$log10", |args| {
+    between(1, 2, "$round", |args, _| round_or_trunc("$round", args, Rounding::HalfEven))
+        .null_if_any(),
+    between(1, 2, "$trunc", |args, _| round_or_trunc("$trunc", args, Rounding::Truncate))
+        .null_if_any(),
+    exactly(1, "$exp", |args, _| {
+        unary("$exp", args, |number| Ok(through_double(number, f64::exp)))
+    }),
+    exactly(1, "$ln", |args, _| {
+        unary("$ln", args, |number| logarithm("$ln", 28766, number, f64::ln))
+    }),
+    exactly(2, "$log", log).null_if_any(),
+    exactly(1, "$log10", |args, _| {
         unary("$log10", args, |number| logarithm("$log10", 28761, number, f64::log10))
     }),
-    exactly(2, "$pow", pow),
-    exactly(1, "$sqrt", |args| unary("$sqrt", args, square_root)),
+    exactly(2, "$pow", pow).null_if_any(),
+    exactly(1, "$sqrt", |args, _| unary("$sqrt", args, square_root)),
 ];
 
 /// Applies a function of doubles; a decimal comes back as a decimal of 15 digits.
@@ -60,48 +67,46 @@ pub(crate) fn narrow(result: i64, may_be_int: bool) -> Number {
     }
 }
 
-/// An operator of one number: null for nothing, an error for what is no number.
+/// An operator of one number. A missing argument gives null, and any other type is refused.
 pub(super) fn unary(
     name: &str,
     args: &[Operand<'_>],
-    compute: impl Fn(Number) -> Result<Number, ExpressionError>,
+    compute: impl Fn(Number) -> Result<Number, QueryError>,
 ) -> Evaluated {
     let arg = &args[0];
     if arg.is_nullish() {
         return Ok(Some(Bson::Null));
     }
-    let Some(number) = Number::from_value(arg.or_null()) else {
-        return Err(fail(
-            28765,
-            format!("{name} only supports numeric types, not {}", arg.type_name()),
-        ));
-    };
+    let number = arg.number(28765, format_args!("{name} only supports numeric types, not"))?;
     compute(number).map(|result| Some(Bson::from(result)))
 }
 
 /// The milliseconds that a number added to a date stands for.
-fn millis(number: Number) -> Result<i64, ExpressionError> {
-    let overflow = || fail(15, "date overflow");
+fn millis(number: Number) -> Result<i64, QueryError> {
     match number {
         Number::Int32(number) => Ok(i64::from(number)),
         Number::Int64(number) => Ok(number),
         Number::Double(number) => {
-            Number::Double(number.round()).to_i64_exact().ok_or_else(overflow)
+            Number::Double(number.round()).to_i64_exact().ok_or_else(date_overflow)
         }
         Number::Decimal(number) => {
-            number.round_to(0, Rounding::HalfEven).to_i64().ok_or_else(overflow)
+            number.round_to(0, Rounding::HalfEven).to_i64().ok_or_else(date_overflow)
         }
     }
 }
 
-fn date_plus(date: DateTime, delta: i64) -> Result<Bson, ExpressionError> {
+fn date_plus(date: DateTime, delta: i64) -> Result<Bson, QueryError> {
     date.timestamp_millis()
         .checked_add(delta)
         .map(|sum| Bson::DateTime(DateTime::from_millis(sum)))
-        .ok_or_else(|| fail(15, "date overflow"))
+        .ok_or_else(date_overflow)
 }
 
-fn add(args: &[Operand<'_>]) -> Evaluated {
+fn date_overflow() -> QueryError {
+    fail(ErrorCode::OVERFLOW, "date overflow")
+}
+
+fn add(args: &[Operand<'_>], _: &Meter) -> Evaluated {
     let mut total = Number::Int32(0);
     let mut date = None;
     for arg in args {
@@ -112,18 +117,10 @@ fn add(args: &[Operand<'_>]) -> Evaluated {
                     return Err(fail(16612, "only one date allowed in an $add expression"));
                 }
             }
-            Some(value) => match Number::from_value(value) {
-                Some(number) => total = total.plus(number),
-                None => {
-                    return Err(fail(
-                        16554,
-                        format!(
-                            "$add only supports numeric or date types, not {}",
-                            type_name_of(value)
-                        ),
-                    ));
-                }
-            },
+            Some(value) => {
+                let wanted = "$add only supports numeric or date types, not";
+                total = total.plus(value.number(16554, wanted)?);
+            }
         }
     }
     match date {
@@ -132,96 +129,70 @@ fn add(args: &[Operand<'_>]) -> Evaluated {
     }
 }
 
-fn subtract(args: &[Operand<'_>]) -> Evaluated {
-    let (left, right) = (&args[0], &args[1]);
-    if left.is_nullish() || right.is_nullish() {
-        return Ok(Some(Bson::Null));
-    }
-    let (left, right) = (left.or_null(), right.or_null());
+fn subtract(args: &[Operand<'_>], _: &Meter) -> Evaluated {
+    let (left, right) = (args[0].or_null(), args[1].or_null());
     match (left, right, Number::from_value(left), Number::from_value(right)) {
         (_, _, Some(left), Some(right)) => Ok(Some(left.subtract(right).into())),
         (Bson::DateTime(left), Bson::DateTime(right), _, _) => left
             .timestamp_millis()
             .checked_sub(right.timestamp_millis())
             .map(|difference| Some(Bson::Int64(difference)))
-            .ok_or_else(|| fail(15, "date overflow")),
+            .ok_or_else(date_overflow),
         (Bson::DateTime(date), _, _, Some(number)) => {
-            let delta = millis(number)?.checked_neg().ok_or_else(|| fail(15, "date overflow"))?;
+            let delta = millis(number)?.checked_neg().ok_or_else(date_overflow)?;
             date_plus(*date, delta).map(Some)
         }
-        _ => Err(fail(
-            14,
-            format!("can't $subtract {} from {}", type_name_of(right), type_name_of(left)),
+        _ => Err(left.wrong_type(
+            ErrorCode::TYPE_MISMATCH,
+            format_args!("can't $subtract {} from", right.type_name()),
         )),
     }
 }
 
-fn multiply(args: &[Operand<'_>]) -> Evaluated {
+fn multiply(args: &[Operand<'_>], _: &Meter) -> Evaluated {
     let mut product = Number::Int32(1);
     for arg in args {
         if arg.is_nullish() {
             return Ok(Some(Bson::Null));
         }
-        let Some(number) = Number::from_value(arg.or_null()) else {
-            return Err(fail(
-                16555,
-                format!("$multiply only supports numeric types, not {}", arg.type_name()),
-            ));
-        };
+        let number = arg.number(16555, "$multiply only supports numeric types, not")?;
         product = product.multiply(number);
     }
     Ok(Some(Bson::from(product)))
 }
 
 fn pair(
+    name: &str,
+    code: impl Into<ErrorCode>,
     args: &[Operand<'_>],
-    refuse: impl Fn(&Operand<'_>, &Operand<'_>) -> ExpressionError,
-) -> Result<Option<(Number, Number)>, ExpressionError> {
-    let (left, right) = (&args[0], &args[1]);
-    match (Number::from_value(left.or_null()), Number::from_value(right.or_null())) {
-        (Some(left), Some(right)) => Ok(Some((left, right))),
-        _ if left.is_nullish() || right.is_nullish() => Ok(None),
-        _ => Err(refuse(left, right)),
+) -> Result<(Number, Number), QueryError> {
+    let (left, right) = (args[0].or_null(), args[1].or_null());
+    match (Number::from_value(left), Number::from_value(right)) {
+        (Some(left), Some(right)) => Ok((left, right)),
+        _ => Err(right.wrong_type(
+            code,
+            format_args!("{name} only supports numeric types, not {} and", left.type_name()),
+        )),
     }
 }
 
-fn divide(args: &[Operand<'_>]) -> Evaluated {
-    let numbers = pair(args, |left, right| {
-        fail(
-            14,
-            format!(
-                "$divide only supports numeric types, not {} and {}",
-                left.type_name(),
-                right.type_name()
-            ),
-        )
-    })?;
-    let Some((left, right)) = numbers else { return Ok(Some(Bson::Null)) };
+fn divide(args: &[Operand<'_>], _: &Meter) -> Evaluated {
+    let (left, right) = pair("$divide", ErrorCode::TYPE_MISMATCH, args)?;
     if right.is_zero() {
-        return Err(fail(2, "can't $divide by zero"));
+        return Err(QueryError::bad_value("can't $divide by zero"));
     }
     Ok(Some(left.divide(right).into()))
 }
 
-fn modulo(args: &[Operand<'_>]) -> Evaluated {
-    let numbers = pair(args, |left, right| {
-        fail(
-            16611,
-            format!(
-                "$mod only supports numeric types, not {} and {}",
-                left.type_name(),
-                right.type_name()
-            ),
-        )
-    })?;
-    let Some((left, right)) = numbers else { return Ok(Some(Bson::Null)) };
+fn modulo(args: &[Operand<'_>], _: &Meter) -> Evaluated {
+    let (left, right) = pair("$mod", 16611, args)?;
     match left.remainder(right) {
         Some(remainder) => Ok(Some(remainder.into())),
         None => Err(fail(16610, "can't $mod by zero")),
     }
 }
 
-fn absolute(number: Number) -> Result<Number, ExpressionError> {
+fn absolute(number: Number) -> Result<Number, QueryError> {
     match number {
         Number::Int32(number) => Ok(narrow(i64::from(number).abs(), true)),
         Number::Int64(number) => number
@@ -245,15 +216,7 @@ fn round_whole(number: Number, double: fn(f64) -> f64, rounding: Rounding) -> Nu
 const PLACES: std::ops::RangeInclusive<i64> = -20..=100;
 
 fn round_or_trunc(name: &str, args: &[Operand<'_>], rounding: Rounding) -> Evaluated {
-    if args.iter().any(Operand::is_nullish) {
-        return Ok(Some(Bson::Null));
-    }
-    let Some(number) = Number::from_value(args[0].or_null()) else {
-        return Err(fail(
-            51081,
-            format!("{name} only supports numeric types, not {}", args[0].type_name()),
-        ));
-    };
+    let number = args[0].number(51081, format_args!("{name} only supports numeric types, not"))?;
     let places = match args.get(1) {
         None => 0,
         Some(places) => super::as_i64(places.or_null()).ok_or_else(|| {
@@ -271,7 +234,7 @@ fn round_or_trunc(name: &str, args: &[Operand<'_>], rounding: Rounding) -> Evalu
     Ok(Some(round_to(number, places as i32, rounding)?.into()))
 }
 
-fn round_to(number: Number, places: i32, rounding: Rounding) -> Result<Number, ExpressionError> {
+fn round_to(number: Number, places: i32, rounding: Rounding) -> Result<Number, QueryError> {
     match number {
         Number::Double(number) => Ok(Number::Double(round_double(number, places, rounding))),
         Number::Decimal(number) => Ok(Number::Decimal(number.round_to(places, rounding))),
@@ -283,7 +246,7 @@ fn round_to(number: Number, places: i32, rounding: Rounding) -> Result<Number, E
     }
 }
 
-fn round_integer(number: i64, places: i32, rounding: Rounding) -> Result<i64, ExpressionError> {
+fn round_integer(number: i64, places: i32, rounding: Rounding) -> Result<i64, QueryError> {
     let unit = 10_i128.pow(places.unsigned_abs());
     let number = i128::from(number);
     let (quotient, rest) = (number / unit, number % unit);
@@ -333,7 +296,7 @@ fn logarithm(
     code: i32,
     number: Number,
     function: fn(f64) -> f64,
-) -> Result<Number, ExpressionError> {
+) -> Result<Number, QueryError> {
     // NaN is let through: its logarithm is NaN.
     if number.to_f64() <= 0.0 {
         return Err(fail(
@@ -344,17 +307,9 @@ fn logarithm(
     Ok(through_double(number, function))
 }
 
-fn log(args: &[Operand<'_>]) -> Evaluated {
-    if args.iter().any(Operand::is_nullish) {
-        return Ok(Some(Bson::Null));
-    }
-    let numeric = |position: usize, code: i32, what: &str| {
-        Number::from_value(args[position].or_null()).ok_or_else(|| {
-            fail(code, format!("$log's {what} must be numeric, not {}", args[position].type_name()))
-        })
-    };
-    let argument = numeric(0, 28756, "argument")?;
-    let base = numeric(1, 28757, "base")?;
+fn log(args: &[Operand<'_>], _: &Meter) -> Evaluated {
+    let argument = args[0].number(28756, "$log's argument must be numeric, not")?;
+    let base = args[1].number(28757, "$log's base must be numeric, not")?;
     if argument.to_f64() <= 0.0 {
         return Err(fail(
             28758,
@@ -370,30 +325,29 @@ fn log(args: &[Operand<'_>]) -> Evaluated {
             ),
         ));
     }
-    let result = argument.to_f64().ln() / base.to_f64().ln();
-    let decimal = matches!((argument, base), (Number::Decimal(_), _) | (_, Number::Decimal(_)));
-    Ok(Some(if decimal {
+    Ok(Some(of_doubles(argument, base, argument.to_f64().ln() / base.to_f64().ln())))
+}
+
+fn any_decimal(left: Number, right: Number) -> bool {
+    matches!((left, right), (Number::Decimal(_), _) | (_, Number::Decimal(_)))
+}
+
+/// The result that doubles give for two numbers: a decimal if one of them is.
+pub(super) fn of_doubles(left: Number, right: Number, result: f64) -> Bson {
+    if any_decimal(left, right) {
         Number::Decimal(Decimal::from_f64(result)).into()
     } else {
         Bson::Double(result)
-    }))
+    }
 }
 
-fn pow(args: &[Operand<'_>]) -> Evaluated {
-    if args.iter().any(Operand::is_nullish) {
-        return Ok(Some(Bson::Null));
-    }
-    let numeric = |position: usize, code: i32, what: &str| {
-        Number::from_value(args[position].or_null()).ok_or_else(|| {
-            fail(code, format!("$pow's {what} must be numeric, not {}", args[position].type_name()))
-        })
-    };
-    let base = numeric(0, 28762, "base")?;
-    let exponent = numeric(1, 28763, "exponent")?;
+fn pow(args: &[Operand<'_>], _: &Meter) -> Evaluated {
+    let base = args[0].number(28762, "$pow's base must be numeric, not")?;
+    let exponent = args[1].number(28763, "$pow's exponent must be numeric, not")?;
     if base.is_zero() && exponent.to_f64() < 0.0 {
         return Err(fail(28764, "$pow cannot take a base of 0 and a negative exponent"));
     }
-    if matches!((base, exponent), (Number::Decimal(_), _) | (_, Number::Decimal(_))) {
+    if any_decimal(base, exponent) {
         let power = decimal_power(base.to_decimal(), exponent.to_decimal());
         return Ok(Some(Number::Decimal(power).into()));
     }
@@ -433,7 +387,7 @@ fn decimal_power(base: Decimal, exponent: Decimal) -> Decimal {
     if times < 0 { Decimal::from_i64(1).divide(power) } else { power }
 }
 
-fn square_root(number: Number) -> Result<Number, ExpressionError> {
+fn square_root(number: Number) -> Result<Number, QueryError> {
     if number.to_f64() < 0.0 {
         return Err(fail(28714, "$sqrt's argument must be greater than or equal to 0"));
     }

@@ -4,43 +4,36 @@ use std::cmp::Ordering;
 
 use bson::{Bson, Document};
 
-use super::string::{index, index_of, whole};
-use super::{
-    Evaluated, Positional, as_i32, exactly, is_number, metered, metered_between, metered_exactly,
-    part,
-};
+use super::string::{index, whole};
+use super::{Evaluated, Positional, as_i32, at_least, between, exactly, is_number, part};
+use crate::error::{QueryError, fail};
+use crate::expression::MAX_INTERMEDIATE_BYTES;
 use crate::expression::bounds::{Budget, ELEMENT_OVERHEAD, cost, field_cost, too_large};
 use crate::expression::operand::{Operand, compare_options};
 use crate::expression::path::FieldPath;
-use crate::expression::{ExpressionError, MAX_INTERMEDIATE_BYTES, fail};
 use crate::meter::{Charge, Kept, Meter, steps_to_copy};
 use crate::sorting::sorted;
+use crate::typed::Typed;
 use crate::value::compare;
-use crate::value::types::type_name_of;
 
 pub(super) static OPERATORS: &[Positional] = &[
-    metered_exactly(2, "$arrayElemAt", array_elem_at),
-    metered_exactly(1, "$first", |args, meter| end("$first", &args[0], <[Bson]>::first, meter)),
-    metered_exactly(1, "$last", |args, meter| end("$last", &args[0], <[Bson]>::last, meter)),
-    metered(0, "$concatArrays", concat_arrays),
+    exactly(2, "$arrayElemAt", array_elem_at).null_if_any(),
+    exactly(1, "$first", |args, meter| end("$first", &args[0], <[Bson]>::first, meter))
+        .null_if_any(),
+    exactly(1, "$last", |args, meter| end("$last", &args[0], <[Bson]>::last, meter)).null_if_any(),
+    at_least(0, "$concatArrays", concat_arrays),
     exactly(2, "$in", contains),
-    index_of("$indexOfArray", index_of_array),
-    exactly(1, "$isArray", |args| Ok(Some(Bson::Boolean(args[0].as_array().is_some())))),
-    metered_between(2, 3, "$range", range),
-    metered_exactly(1, "$reverseArray", reverse_array),
-    exactly(1, "$size", |args| match args[0].as_array() {
-        Some(elements) => Ok(Some(whole(elements.len()))),
-        None => Err(fail(
-            17124,
-            format!(
-                "The argument to $size must be an array, but was of type: {}",
-                args[0].type_name()
-            ),
-        )),
+    between(2, 4, "$indexOfArray", index_of_array),
+    exactly(1, "$isArray", |args, _| Ok(Some(Bson::Boolean(args[0].as_array().is_some())))),
+    between(2, 3, "$range", range),
+    exactly(1, "$reverseArray", reverse_array).null_if_any(),
+    exactly(1, "$size", |args, _| {
+        let wanted = "The argument to $size must be an array, but was of type:";
+        Ok(Some(whole(args[0].array(17124, wanted)?.len())))
     }),
-    metered_between(2, 3, "$slice", slice),
-    metered_exactly(1, "$arrayToObject", array_to_object),
-    metered_exactly(1, "$objectToArray", object_to_array),
+    between(2, 3, "$slice", slice).null_if_any(),
+    exactly(1, "$arrayToObject", array_to_object).null_if_any(),
+    exactly(1, "$objectToArray", object_to_array).null_if_any(),
 ];
 
 /// Counts from the end when negative; `None` is beyond either end.
@@ -53,27 +46,12 @@ fn position(length: usize, index: i32) -> Option<usize> {
 }
 
 fn array_elem_at(args: &[Operand<'_>], meter: &Meter) -> Evaluated {
-    if args.iter().any(Operand::is_nullish) {
-        return Ok(Some(Bson::Null));
-    }
-    let Some(elements) = args[0].as_array() else {
-        return Err(fail(
-            28689,
-            format!(
-                "$arrayElemAt's first argument must be an array, but is {}",
-                args[0].type_name()
-            ),
-        ));
-    };
+    let elements =
+        args[0].array(28689, "$arrayElemAt's first argument must be an array, but is")?;
     let index = args[1].or_null();
     if !is_number(index) {
-        return Err(fail(
-            28690,
-            format!(
-                "$arrayElemAt's second argument must be a numeric value, but is {}",
-                args[1].type_name()
-            ),
-        ));
+        return Err(args[1]
+            .wrong_type(28690, "$arrayElemAt's second argument must be a numeric value, but is"));
     }
     let Some(index) = as_i32(index) else {
         return Err(fail(
@@ -93,16 +71,8 @@ fn end(
     pick: fn(&[Bson]) -> Option<&Bson>,
     meter: &Meter,
 ) -> Evaluated {
-    if arg.is_nullish() {
-        return Ok(Some(Bson::Null));
-    }
-    match arg.as_array() {
-        Some(elements) => pick(elements).map(|element| part(name, element, meter)).transpose(),
-        None => Err(fail(
-            28689,
-            format!("{name}'s argument must be an array, but is {}", arg.type_name()),
-        )),
-    }
+    let elements = arg.array(28689, format_args!("{name}'s argument must be an array, but is"))?;
+    pick(elements).map(|element| part(name, element, meter)).transpose()
 }
 
 /// Copies elements, asking now and then whether to go on: those of a large array take long.
@@ -112,7 +82,7 @@ pub(crate) fn copy<'a>(
     elements: impl IntoIterator<Item = &'a Bson, IntoIter: ExactSizeIterator>,
     copied: &mut Vec<Bson>,
     charge: &mut Charge,
-) -> Result<(), ExpressionError> {
+) -> Result<(), QueryError> {
     let elements = elements.into_iter();
     make_room(operator, elements.len(), copied, charge)?;
     for element in elements {
@@ -130,7 +100,7 @@ fn make_room(
     more: usize,
     elements: &mut Vec<Bson>,
     charge: &mut Charge,
-) -> Result<(), ExpressionError> {
+) -> Result<(), QueryError> {
     let free = elements.capacity() - elements.len();
     if more > free {
         charge.grow(operator, (more - free) * ELEMENT_OVERHEAD)?;
@@ -144,7 +114,7 @@ fn copied<'a>(
     operator: &str,
     elements: impl IntoIterator<Item = &'a Bson, IntoIter: ExactSizeIterator>,
     meter: &Meter,
-) -> Result<Vec<Bson>, ExpressionError> {
+) -> Result<Vec<Bson>, QueryError> {
     let mut copied = Kept::new(Vec::new(), meter);
     copy(operator, elements, &mut copied, &mut meter.charge())?;
     Ok(copied.into_inner())
@@ -160,44 +130,27 @@ fn concat_arrays(args: &[Operand<'_>], meter: &Meter) -> Evaluated {
         if arg.is_nullish() {
             return Ok(Some(Bson::Null));
         }
-        let Some(elements) = arg.as_array() else {
-            return Err(fail(
-                28664,
-                format!("$concatArrays only supports arrays, not {}", arg.type_name()),
-            ));
-        };
+        let elements = arg.array(28664, "$concatArrays only supports arrays, not")?;
         budget.draw("$concatArrays", arg.or_null())?;
         copy("$concatArrays", elements, &mut joined, &mut charge)?;
     }
     Ok(Some(Bson::Array(joined.into_inner())))
 }
 
-fn contains(args: &[Operand<'_>]) -> Evaluated {
-    let Some(elements) = args[1].as_array() else {
-        return Err(fail(
-            40081,
-            format!("$in requires an array as a second argument, found: {}", args[1].type_name()),
-        ));
-    };
+fn contains(args: &[Operand<'_>], _: &Meter) -> Evaluated {
+    let elements = args[1].array(40081, "$in requires an array as a second argument, found:")?;
     let found = elements
         .iter()
         .any(|element| compare_options(Some(element), args[0].get()) == Ordering::Equal);
     Ok(Some(Bson::Boolean(found)))
 }
 
-fn index_of_array(args: &[Operand<'_>]) -> Evaluated {
+fn index_of_array(args: &[Operand<'_>], _: &Meter) -> Evaluated {
     if args[0].is_nullish() {
         return Ok(Some(Bson::Null));
     }
-    let Some(elements) = args[0].as_array() else {
-        return Err(fail(
-            40090,
-            format!(
-                "$indexOfArray requires an array as a first argument, found: {}",
-                args[0].type_name()
-            ),
-        ));
-    };
+    let elements =
+        args[0].array(40090, "$indexOfArray requires an array as a first argument, found:")?;
     let name = "$indexOfArray";
     let start = args.get(2).map_or(Ok(0), |start| index(name, "starting", start))?;
     let end = args.get(3).map_or(Ok(elements.len()), |end| index(name, "ending", end))?;
@@ -211,7 +164,7 @@ fn index_of_array(args: &[Operand<'_>]) -> Evaluated {
 }
 
 fn range(args: &[Operand<'_>], meter: &Meter) -> Evaluated {
-    /// What one number of the result takes.
+    /// The bytes of one number of the result.
     const NUMBER_SIZE: u64 = size_of::<Bson>() as u64;
     const PARTS: [(&str, &str, i32, i32); 3] = [
         ("starting value", "a starting value", 34443, 34444),
@@ -223,12 +176,9 @@ fn range(args: &[Operand<'_>], meter: &Meter) -> Evaluated {
         numbers.iter_mut().zip(args).zip(PARTS)
     {
         if !is_number(arg.or_null()) {
-            return Err(fail(
+            return Err(arg.wrong_type(
                 not_numeric,
-                format!(
-                    "$range requires a numeric {plain}, found value of type: {}",
-                    arg.type_name()
-                ),
+                format_args!("$range requires a numeric {plain}, found value of type:"),
             ));
         }
         *number = i64::from(as_i32(arg.or_null()).ok_or_else(|| {
@@ -252,7 +202,7 @@ fn range(args: &[Operand<'_>], meter: &Meter) -> Evaluated {
     if bytes > MAX_INTERMEDIATE_BYTES as u64 {
         return Err(too_large("$range", usize::try_from(bytes).unwrap_or(usize::MAX)));
     }
-    // Before it is made: what many clients make at once has no room in the process.
+    // Charged before it is made: the arrays of many clients at once may not fit into the process.
     let mut charge = meter.charge();
     charge.grow("$range", bytes as usize)?;
     let mut numbers = Vec::with_capacity(count as usize);
@@ -264,31 +214,16 @@ fn range(args: &[Operand<'_>], meter: &Meter) -> Evaluated {
 }
 
 fn reverse_array(args: &[Operand<'_>], meter: &Meter) -> Evaluated {
-    if args[0].is_nullish() {
-        return Ok(Some(Bson::Null));
-    }
-    match args[0].as_array() {
-        Some(elements) => {
-            Ok(Some(Bson::Array(copied("$reverseArray", elements.iter().rev(), meter)?)))
-        }
-        None => Err(fail(
-            34435,
-            format!(
-                "The argument to $reverseArray must be an array, but was of type: {}",
-                args[0].type_name()
-            ),
-        )),
-    }
+    let wanted = "The argument to $reverseArray must be an array, but was of type:";
+    let elements = args[0].array(34435, wanted)?;
+    Ok(Some(Bson::Array(copied("$reverseArray", elements.iter().rev(), meter)?)))
 }
 
-fn slice_number(arg: &Operand<'_>, ordinal: &str, codes: [i32; 2]) -> Result<i32, ExpressionError> {
+fn slice_number(arg: &Operand<'_>, ordinal: &str, codes: [i32; 2]) -> Result<i32, QueryError> {
     if !is_number(arg.or_null()) {
-        return Err(fail(
+        return Err(arg.wrong_type(
             codes[0],
-            format!(
-                "{ordinal} argument to $slice must be a numeric value, but is of type: {}",
-                arg.type_name()
-            ),
+            format_args!("{ordinal} argument to $slice must be a numeric value, but is of type:"),
         ));
     }
     as_i32(arg.or_null()).ok_or_else(|| {
@@ -303,18 +238,8 @@ fn slice_number(arg: &Operand<'_>, ordinal: &str, codes: [i32; 2]) -> Result<i32
 }
 
 fn slice(args: &[Operand<'_>], meter: &Meter) -> Evaluated {
-    if args.iter().any(Operand::is_nullish) {
-        return Ok(Some(Bson::Null));
-    }
-    let Some(elements) = args[0].as_array() else {
-        return Err(fail(
-            28724,
-            format!(
-                "First argument to $slice must be an array, but is of type: {}",
-                args[0].type_name()
-            ),
-        ));
-    };
+    let elements =
+        args[0].array(28724, "First argument to $slice must be an array, but is of type:")?;
     let length = elements.len();
     let second = slice_number(&args[1], "Second", [28725, 28726])?;
     let from_end = |count: i32| length.saturating_sub(count.unsigned_abs() as usize);
@@ -339,15 +264,7 @@ fn slice(args: &[Operand<'_>], meter: &Meter) -> Evaluated {
 }
 
 fn array_to_object(args: &[Operand<'_>], meter: &Meter) -> Evaluated {
-    if args[0].is_nullish() {
-        return Ok(Some(Bson::Null));
-    }
-    let Some(elements) = args[0].as_array() else {
-        return Err(fail(
-            40386,
-            format!("$arrayToObject requires an array input, found: {}", args[0].type_name()),
-        ));
-    };
+    let elements = args[0].array(40386, "$arrayToObject requires an array input, found:")?;
     let mut document = Document::new();
     let mut charge = meter.charge();
     let as_pairs = matches!(elements.first(), Some(Bson::Array(_)));
@@ -368,43 +285,31 @@ fn array_to_object(args: &[Operand<'_>], meter: &Meter) -> Evaluated {
     Ok(Some(Bson::Document(document)))
 }
 
-fn mixed_pairs(as_pairs: bool, first: Option<&Bson>, found: &Bson) -> ExpressionError {
-    if as_pairs {
-        return fail(
-            40396,
-            format!(
-                "$arrayToObject requires a consistent input format. Elements must all be arrays or \
-                 all be objects. Array was detected, now found: {}",
-                type_name_of(found)
-            ),
-        );
-    }
-    if matches!(first, Some(Bson::Document(_))) {
-        return fail(
-            40391,
-            format!(
-                "$arrayToObject requires a consistent input format. Elements must all be arrays or \
-                 all be objects. Object was detected, now found: {}",
-                type_name_of(found)
-            ),
-        );
-    }
-    fail(
-        40398,
-        format!("Unrecognised input type format for $arrayToObject: {}", type_name_of(found)),
+fn mixed_pairs(as_pairs: bool, first: Option<&Bson>, found: &Bson) -> QueryError {
+    let (code, first) = match first {
+        _ if as_pairs => (40396, "Array"),
+        Some(Bson::Document(_)) => (40391, "Object"),
+        _ => {
+            let unknown = "Unrecognised input type format for $arrayToObject:";
+            return found.wrong_type(40398, unknown);
+        }
+    };
+    found.wrong_type(
+        code,
+        format_args!(
+            "$arrayToObject requires a consistent input format. Elements must all be arrays or \
+             all be objects. {first} was detected, now found:"
+        ),
     )
 }
 
-fn pair_of_array(pair: &[Bson]) -> Result<(&str, &Bson), ExpressionError> {
+fn pair_of_array(pair: &[Bson]) -> Result<(&str, &Bson), QueryError> {
     match pair {
         [Bson::String(key), value] => Ok((key, value)),
-        [key, _] => Err(fail(
+        [key, _] => Err(key.wrong_type(
             40395,
-            format!(
-                "$arrayToObject requires an array of key-value pairs, where the key must be of \
-                 type string. Found key type: {}",
-                type_name_of(key)
-            ),
+            "$arrayToObject requires an array of key-value pairs, where the key must be of \
+                 type string. Found key type:",
         )),
         _ => Err(fail(
             40397,
@@ -416,7 +321,7 @@ fn pair_of_array(pair: &[Bson]) -> Result<(&str, &Bson), ExpressionError> {
     }
 }
 
-fn pair_of_document(pair: &Document) -> Result<(&str, &Bson), ExpressionError> {
+fn pair_of_document(pair: &Document) -> Result<(&str, &Bson), QueryError> {
     if pair.len() != 2 {
         return Err(fail(
             40392,
@@ -438,27 +343,16 @@ fn pair_of_document(pair: &Document) -> Result<(&str, &Bson), ExpressionError> {
     };
     match key {
         Bson::String(key) => Ok((key, value)),
-        other => Err(fail(
+        other => Err(other.wrong_type(
             40394,
-            format!(
-                "$arrayToObject requires an object with keys 'k' and 'v', where the value of 'k' \
-                 must be of type string. Found type: {}",
-                type_name_of(other)
-            ),
+            "$arrayToObject requires an object with keys 'k' and 'v', where the value of 'k' \
+                 must be of type string. Found type:",
         )),
     }
 }
 
 fn object_to_array(args: &[Operand<'_>], meter: &Meter) -> Evaluated {
-    if args[0].is_nullish() {
-        return Ok(Some(Bson::Null));
-    }
-    let Some(Bson::Document(document)) = args[0].get() else {
-        return Err(fail(
-            40390,
-            format!("$objectToArray requires a document input, found: {}", args[0].type_name()),
-        ));
-    };
+    let document = args[0].document(40390, "$objectToArray requires a document input, found:")?;
     let mut pairs = Kept::new(Vec::new(), meter);
     let mut charge = meter.charge();
     make_room("$objectToArray", document.len(), &mut pairs, &mut charge)?;
@@ -489,7 +383,7 @@ pub(crate) enum SortBy {
 
 impl SortBy {
     /// Reads `1`, `-1` or `{ field: 1, … }`.
-    pub(crate) fn parse(spec: &Bson) -> Result<Self, ExpressionError> {
+    pub(crate) fn parse(spec: &Bson) -> Result<Self, QueryError> {
         let direction = |value: &Bson| match as_i32(value) {
             Some(1) => Ok(false),
             Some(-1) => Ok(true),
@@ -515,13 +409,9 @@ impl SortBy {
                     )
                 })
             }
-            _ => Err(fail(
+            _ => Err(spec.wrong_type(
                 2942507,
-                format!(
-                    "The $sortArray sort key specification must be an object or 1 or -1, but was: \
-                     {}",
-                    type_name_of(spec)
-                ),
+                "The $sortArray sort key specification must be an object or 1 or -1, but was:",
             )),
         }
     }
@@ -550,15 +440,8 @@ pub(crate) fn sort_array(input: &Operand<'_>, by: &SortBy, meter: &Meter) -> Eva
     if input.is_nullish() {
         return Ok(Some(Bson::Null));
     }
-    let Some(elements) = input.as_array() else {
-        return Err(fail(
-            2942504,
-            format!(
-                "The input argument to $sortArray must be an array, but was of type: {}",
-                input.type_name()
-            ),
-        ));
-    };
+    let elements = input
+        .array(2942504, "The input argument to $sortArray must be an array, but was of type:")?;
     let elements = copied("$sortArray", elements, meter)?;
     let sorted = sorted(elements, |left, right| by.compare(left, right), meter)?;
     Ok(Some(Bson::Array(sorted)))

@@ -3,15 +3,17 @@
 use bson::Bson;
 
 use super::arithmetic::narrow;
-use super::{Evaluated, Positional, exactly, variadic};
-use crate::expression::fail;
+use super::{Evaluated, Positional, at_least, exactly};
+use crate::error::QueryError;
 use crate::expression::operand::Operand;
+use crate::meter::Meter;
+use crate::typed::Typed;
 
 pub(super) static OPERATORS: &[Positional] = &[
-    variadic("$bitAnd", |args| combine("$bitAnd", args, -1, |a, b| a & b)),
-    variadic("$bitOr", |args| combine("$bitOr", args, 0, |a, b| a | b)),
-    variadic("$bitXor", |args| combine("$bitXor", args, 0, |a, b| a ^ b)),
-    exactly(1, "$bitNot", not),
+    at_least(0, "$bitAnd", |args, _| combine("$bitAnd", args, -1, |a, b| a & b)),
+    at_least(0, "$bitOr", |args, _| combine("$bitOr", args, 0, |a, b| a | b)),
+    at_least(0, "$bitXor", |args, _| combine("$bitXor", args, 0, |a, b| a ^ b)),
+    exactly(1, "$bitNot", not).null_if_any(),
 ];
 
 fn combine(
@@ -30,24 +32,20 @@ fn combine(
                 result = step(result, *number);
             }
             Some(_) => {
-                return Err(fail(
-                    14,
-                    format!("{name} only supports int and long, not: {}.", arg.type_name()),
-                ));
+                return Err(QueryError::type_mismatch(format!(
+                    "{name} only supports int and long, not: {}.",
+                    arg.type_name()
+                )));
             }
         }
     }
     Ok(Some(narrow(result, all_int).into()))
 }
 
-fn not(args: &[Operand<'_>]) -> Evaluated {
+fn not(args: &[Operand<'_>], _: &Meter) -> Evaluated {
     match args[0].get() {
-        None | Some(Bson::Null | Bson::Undefined) => Ok(Some(Bson::Null)),
         Some(Bson::Int32(number)) => Ok(Some(Bson::Int32(!number))),
         Some(Bson::Int64(number)) => Ok(Some(Bson::Int64(!number))),
-        Some(_) => Err(fail(
-            28765,
-            format!("$bitNot only supports int and long, not {}", args[0].type_name()),
-        )),
+        _ => Err(args[0].wrong_type(28765, "$bitNot only supports int and long, not")),
     }
 }

@@ -7,25 +7,27 @@ use bson::oid::ObjectId;
 use bson::{Bson, DateTime};
 
 use super::{Evaluated, Positional, as_i64, convert_text, date_format, date_parse, exactly};
+use crate::error::{ErrorCode, QueryError, fail};
 use crate::expression::operand::{Operand, is_true};
-use crate::expression::{ExpressionError, fail};
+use crate::typed::Typed;
 use crate::value::{Number, TypeSet};
 
-const CONVERSION_FAILURE: i32 = 241;
+/// The refusal of a value that has no counterpart in the wanted type.
+pub(in crate::expression) const CONVERSION_FAILURE: ErrorCode = ErrorCode::CONVERSION_FAILURE;
 
 pub(super) static OPERATORS: &[Positional] = &[
-    exactly(1, "$type", |args| Ok(Some(args[0].type_name().into()))),
-    exactly(1, "$isNumber", |args| {
+    exactly(1, "$type", |args, _| Ok(Some(args[0].type_name().into()))),
+    exactly(1, "$isNumber", |args, _| {
         Ok(Some(Bson::Boolean(args[0].get().is_some_and(super::is_number))))
     }),
-    exactly(1, "$toBool", |args| to(args, Target::Bool)),
-    exactly(1, "$toDate", |args| to(args, Target::Date)),
-    exactly(1, "$toDecimal", |args| to(args, Target::Decimal)),
-    exactly(1, "$toDouble", |args| to(args, Target::Double)),
-    exactly(1, "$toInt", |args| to(args, Target::Int)),
-    exactly(1, "$toLong", |args| to(args, Target::Long)),
-    exactly(1, "$toObjectId", |args| to(args, Target::ObjectId)),
-    exactly(1, "$toString", |args| to(args, Target::String)),
+    exactly(1, "$toBool", |args, _| to(args, Target::Bool)),
+    exactly(1, "$toDate", |args, _| to(args, Target::Date)),
+    exactly(1, "$toDecimal", |args, _| to(args, Target::Decimal)),
+    exactly(1, "$toDouble", |args, _| to(args, Target::Double)),
+    exactly(1, "$toInt", |args, _| to(args, Target::Int)),
+    exactly(1, "$toLong", |args, _| to(args, Target::Long)),
+    exactly(1, "$toObjectId", |args, _| to(args, Target::ObjectId)),
+    exactly(1, "$toString", |args, _| to(args, Target::String)),
 ];
 
 fn to(args: &[Operand<'_>], target: Target) -> Evaluated {
@@ -35,7 +37,7 @@ fn to(args: &[Operand<'_>], target: Target) -> Evaluated {
     }
 }
 
-/// What a value is converted to.
+/// The type that a value is converted to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Target {
     Bool,
@@ -52,7 +54,7 @@ pub(crate) enum Target {
 
 impl Target {
     /// Reads the `to` of `$convert`: a type's name or number.
-    pub(crate) fn parse(to: &Bson) -> Result<Self, ExpressionError> {
+    pub(crate) fn parse(to: &Bson) -> Result<Self, QueryError> {
         const KNOWN: [(i64, &str, Target); 8] = [
             (1, "double", Target::Double),
             (2, "string", Target::String),
@@ -68,13 +70,12 @@ impl Target {
                 return Ok(*target);
             }
             if name == "missing" || TypeSet::from_alias(name).is_none() {
-                return Err(fail(2, format!("Unknown type name: {name}")));
+                return Err(QueryError::bad_value(format!("Unknown type name: {name}")));
             }
             return Ok(Self::Other("that type"));
         }
         let Some(number) = as_i64(to) else {
-            return Err(fail(
-                9,
+            return Err(QueryError::failed_to_parse(
                 "$convert's 'to' argument must be a string or number that names a type",
             ));
         };
@@ -84,12 +85,9 @@ impl Target {
         let known = i32::try_from(number).ok().and_then(TypeSet::from_number);
         match known {
             Some(_) => Ok(Self::Other("that type")),
-            None => Err(fail(
-                9,
-                format!(
-                    "In $convert, numeric 'to' argument does not correspond to a BSON type: {number}"
-                ),
-            )),
+            None => Err(QueryError::failed_to_parse(format!(
+                "In $convert, numeric 'to' argument does not correspond to a BSON type: {number}"
+            ))),
         }
     }
 
@@ -108,11 +106,11 @@ impl Target {
     }
 }
 
-fn failure(message: impl std::fmt::Display) -> ExpressionError {
+fn failure(message: impl std::fmt::Display) -> QueryError {
     fail(CONVERSION_FAILURE, message.to_string())
 }
 
-fn unsupported(value: &Bson, target: Target) -> ExpressionError {
+fn unsupported(value: &Bson, target: Target) -> QueryError {
     failure(format!(
         "Unsupported conversion from {} to {} in $convert with no onError value",
         Operand::borrowed(value).type_name(),
@@ -120,12 +118,12 @@ fn unsupported(value: &Bson, target: Target) -> ExpressionError {
     ))
 }
 
-fn unparsable(text: &str, reason: &str) -> ExpressionError {
+fn unparsable(text: &str, reason: &str) -> QueryError {
     failure(format!("Failed to parse number '{text}' in $convert with no onError value: {reason}"))
 }
 
 /// Converts a value that is not null.
-pub(crate) fn convert(value: &Bson, target: Target) -> Result<Bson, ExpressionError> {
+pub(crate) fn convert(value: &Bson, target: Target) -> Result<Bson, QueryError> {
     match target {
         Target::Bool => Ok(Bson::Boolean(is_true(value))),
         Target::String => to_string(value),
@@ -138,7 +136,7 @@ pub(crate) fn convert(value: &Bson, target: Target) -> Result<Bson, ExpressionEr
     }
 }
 
-fn to_string(value: &Bson) -> Result<Bson, ExpressionError> {
+fn to_string(value: &Bson) -> Result<Bson, QueryError> {
     Ok(Bson::String(match value {
         Bson::String(text) | Bson::Symbol(text) => text.clone(),
         Bson::Boolean(value) => value.to_string(),
@@ -149,7 +147,7 @@ fn to_string(value: &Bson) -> Result<Bson, ExpressionError> {
     }))
 }
 
-fn to_integer(value: &Bson, target: Target) -> Result<Bson, ExpressionError> {
+fn to_integer(value: &Bson, target: Target) -> Result<Bson, QueryError> {
     let whole = match value {
         Bson::Boolean(value) => i64::from(*value),
         Bson::DateTime(date) if target == Target::Long => date.timestamp_millis(),
@@ -179,13 +177,13 @@ fn to_integer(value: &Bson, target: Target) -> Result<Bson, ExpressionError> {
     i32::try_from(whole).map(Bson::Int32).map_err(|_| overflow(value))
 }
 
-fn overflow(value: &Bson) -> ExpressionError {
+fn overflow(value: &Bson) -> QueryError {
     failure(format!(
         "Conversion would overflow target type in $convert with no onError value: {value}"
     ))
 }
 
-fn to_double(value: &Bson) -> Result<Bson, ExpressionError> {
+fn to_double(value: &Bson) -> Result<Bson, QueryError> {
     Ok(Bson::Double(match value {
         Bson::Boolean(value) => f64::from(u8::from(*value)),
         Bson::DateTime(date) => date.timestamp_millis() as f64,
@@ -208,7 +206,7 @@ fn to_double(value: &Bson) -> Result<Bson, ExpressionError> {
     }))
 }
 
-fn to_decimal(value: &Bson) -> Result<Bson, ExpressionError> {
+fn to_decimal(value: &Bson) -> Result<Bson, QueryError> {
     let number = match value {
         Bson::Boolean(value) => Number::Int32(i32::from(*value)),
         Bson::DateTime(date) => Number::Int64(date.timestamp_millis()),
@@ -220,7 +218,7 @@ fn to_decimal(value: &Bson) -> Result<Bson, ExpressionError> {
     Ok(Bson::Decimal128(number.to_decimal().encode()))
 }
 
-fn to_object_id(value: &Bson) -> Result<Bson, ExpressionError> {
+fn to_object_id(value: &Bson) -> Result<Bson, QueryError> {
     match value {
         Bson::ObjectId(_) => Ok(value.clone()),
         Bson::String(text) => ObjectId::parse_str(text).map(Bson::ObjectId).map_err(|_| {
@@ -233,7 +231,7 @@ fn to_object_id(value: &Bson) -> Result<Bson, ExpressionError> {
     }
 }
 
-fn to_date(value: &Bson) -> Result<Bson, ExpressionError> {
+fn to_date(value: &Bson) -> Result<Bson, QueryError> {
     let millis = match value {
         Bson::DateTime(_) => return Ok(value.clone()),
         Bson::Int64(millis) => *millis,

@@ -4,71 +4,51 @@ use bson::{Bson, DateTime, Document};
 
 use super::calendar::{Civil, iso_year_start, millis_of};
 use super::timezone::TimeZone;
-use super::{ByName, Evaluated, Field, Named, as_i64, optional, required};
+use super::{ByName, Evaluated, Field, Named, as_i64, named_of, optional, required};
+use crate::error::{ErrorCode, QueryError, fail};
 use crate::expression::operand::Operand;
-use crate::expression::{ExpressionError, fail};
+use crate::meter::Meter;
+use crate::typed::Typed;
 
 pub(super) static NAMED: &[Named] = &[
-    part("$year", |args| of(args, |date| int(date.year))),
-    part("$month", |args| of(args, |date| int(date.month))),
-    part("$dayOfMonth", |args| of(args, |date| int(date.day))),
-    part("$dayOfYear", |args| of(args, |date| int(date.day_of_year()))),
-    part("$dayOfWeek", |args| of(args, |date| int(date.iso_weekday() % 7 + 1))),
-    part("$week", |args| of(args, |date| int(date.week()))),
-    part("$hour", |args| of(args, |date| int(date.hour))),
-    part("$minute", |args| of(args, |date| int(date.minute))),
-    part("$second", |args| of(args, |date| int(date.second))),
-    part("$millisecond", |args| of(args, |date| int(date.millis))),
-    part("$isoWeek", |args| of(args, |date| int(date.iso_week().1))),
-    part("$isoWeekYear", |args| of(args, |date| Bson::Int64(date.iso_week().0))),
-    part("$isoDayOfWeek", |args| of(args, |date| int(date.iso_weekday()))),
-    Named {
-        name: "$tsSecond",
-        bare: true,
-        not_an_object: 40539,
-        unknown_field: 40535,
-        fields: &[required("timestamp", 40539)],
-        evaluate: ByName::AtOnce(|args| timestamp_part("$tsSecond", args, |time| time.time)),
-    },
-    Named {
-        name: "$tsIncrement",
-        bare: true,
-        not_an_object: 40539,
-        unknown_field: 40535,
-        fields: &[required("timestamp", 40539)],
-        evaluate: ByName::AtOnce(|args| {
-            timestamp_part("$tsIncrement", args, |time| time.increment)
-        }),
-    },
-    Named {
-        name: "$dateToParts",
-        bare: false,
-        not_an_object: 40524,
-        unknown_field: 40520,
-        fields: &[required("date", 40522), optional("timezone"), optional("iso8601")],
-        evaluate: ByName::AtOnce(to_parts),
-    },
-    Named {
-        name: "$dateFromParts",
-        bare: false,
-        not_an_object: 40519,
-        unknown_field: 40518,
-        fields: FROM_PARTS,
-        evaluate: ByName::AtOnce(from_parts),
-    },
+    part("$year", |args, _| of(args, |date| int(date.year))),
+    part("$month", |args, _| of(args, |date| int(date.month))),
+    part("$dayOfMonth", |args, _| of(args, |date| int(date.day))),
+    part("$dayOfYear", |args, _| of(args, |date| int(date.day_of_year()))),
+    part("$dayOfWeek", |args, _| of(args, |date| int(date.iso_weekday() % 7 + 1))),
+    part("$week", |args, _| of(args, |date| int(date.week()))),
+    part("$hour", |args, _| of(args, |date| int(date.hour))),
+    part("$minute", |args, _| of(args, |date| int(date.minute))),
+    part("$second", |args, _| of(args, |date| int(date.second))),
+    part("$millisecond", |args, _| of(args, |date| int(date.millis))),
+    part("$isoWeek", |args, _| of(args, |date| int(date.iso_week().1))),
+    part("$isoWeekYear", |args, _| of(args, |date| Bson::Int64(date.iso_week().0))),
+    part("$isoDayOfWeek", |args, _| of(args, |date| int(date.iso_weekday()))),
+    of_moment("$tsSecond", TIMESTAMP, |args, _| {
+        timestamp_part("$tsSecond", args, |time| time.time)
+    }),
+    of_moment("$tsIncrement", TIMESTAMP, |args, _| {
+        timestamp_part("$tsIncrement", args, |time| time.increment)
+    }),
+    named_of(
+        "$dateToParts",
+        [40524, 40520],
+        &[required("date", 40522), optional("timezone"), optional("iso8601")],
+        to_parts,
+    ),
+    named_of("$dateFromParts", [40519, 40518], FROM_PARTS, from_parts),
 ];
 
+const TIMESTAMP: &[Field] = &[required("timestamp", 40539)];
 const PART_FIELDS: &[Field] = &[required("date", 40539), optional("timezone")];
 
-const fn part(name: &'static str, evaluate: fn(&[Option<Operand<'_>>]) -> Evaluated) -> Named {
-    Named {
-        name,
-        bare: true,
-        not_an_object: 40539,
-        unknown_field: 40535,
-        fields: PART_FIELDS,
-        evaluate: ByName::AtOnce(evaluate),
-    }
+/// An operator that takes a moment alone, or as the first of these fields.
+const fn of_moment(name: &'static str, fields: &'static [Field], evaluate: ByName) -> Named {
+    Named { name, bare: true, not_an_object: 40539, unknown_field: 40535, fields, evaluate }
+}
+
+const fn part(name: &'static str, evaluate: ByName) -> Named {
+    of_moment(name, PART_FIELDS, evaluate)
 }
 
 fn int(number: i64) -> Bson {
@@ -76,7 +56,7 @@ fn int(number: i64) -> Bson {
 }
 
 /// The milliseconds of what counts as a date; `None` for nothing.
-pub(super) fn as_date(arg: Option<&Operand<'_>>) -> Result<Option<i64>, ExpressionError> {
+pub(super) fn as_date(arg: Option<&Operand<'_>>) -> Result<Option<i64>, QueryError> {
     let arg = arg.unwrap_or(&Operand::MISSING);
     match arg.get() {
         None | Some(Bson::Null | Bson::Undefined) => Ok(None),
@@ -90,25 +70,19 @@ pub(super) fn as_date(arg: Option<&Operand<'_>>) -> Result<Option<i64>, Expressi
 }
 
 /// The time zone of an optional argument; `None` if it is there and null.
-pub(super) fn as_timezone(arg: Option<&Operand<'_>>) -> Result<Option<TimeZone>, ExpressionError> {
+pub(super) fn as_timezone(arg: Option<&Operand<'_>>) -> Result<Option<TimeZone>, QueryError> {
     let Some(arg) = arg else { return Ok(Some(TimeZone::UTC)) };
     if arg.is_nullish() {
         return Ok(None);
     }
-    match arg.get() {
-        Some(Bson::String(text)) => TimeZone::parse(text).map(Some),
-        _ => Err(fail(
-            40517,
-            format!("timezone must evaluate to a string, found {}", arg.type_name()),
-        )),
-    }
+    TimeZone::parse(arg.string(40517, "timezone must evaluate to a string, found")?).map(Some)
 }
 
 /// A date and its zone, or `None` if either is null.
 pub(super) fn date_and_zone(
     date: Option<&Operand<'_>>,
     zone: Option<&Operand<'_>>,
-) -> Result<Option<(i64, TimeZone)>, ExpressionError> {
+) -> Result<Option<(i64, TimeZone)>, QueryError> {
     let Some(zone) = as_timezone(zone)? else { return Ok(None) };
     Ok(as_date(date)?.map(|date| (date, zone)))
 }
@@ -129,26 +103,17 @@ fn timestamp_part(
     match arg.get() {
         None | Some(Bson::Null | Bson::Undefined) => Ok(Some(Bson::Null)),
         Some(Bson::Timestamp(time)) => Ok(Some(Bson::Int64(i64::from(part(time))))),
-        Some(_) => Err(fail(
-            5687301,
-            format!("Argument to {name} must be a timestamp, but is {}", arg.type_name()),
-        )),
+        Some(_) => Err(
+            arg.wrong_type(5687301, format_args!("Argument to {name} must be a timestamp, but is"))
+        ),
     }
 }
 
-fn to_parts(args: &[Option<Operand<'_>>]) -> Evaluated {
+fn to_parts(args: &[Option<Operand<'_>>], _: &Meter) -> Evaluated {
     let iso = match &args[2] {
         None => false,
         Some(iso) if iso.is_nullish() => return Ok(Some(Bson::Null)),
-        Some(iso) => match iso.get() {
-            Some(Bson::Boolean(iso)) => *iso,
-            _ => {
-                return Err(fail(
-                    40521,
-                    format!("iso8601 must evaluate to a bool, found {}", iso.type_name()),
-                ));
-            }
-        },
+        Some(iso) => iso.boolean(40521, "iso8601 must evaluate to a bool, found")?,
     };
     let Some((date, zone)) = date_and_zone(args[0].as_ref(), args[1].as_ref())? else {
         return Ok(Some(Bson::Null));
@@ -186,7 +151,7 @@ const FROM_PARTS: &[Field] = &[
     optional("timezone"),
 ];
 
-fn from_parts(args: &[Option<Operand<'_>>]) -> Evaluated {
+fn from_parts(args: &[Option<Operand<'_>>], _: &Meter) -> Evaluated {
     let given = |position: usize| args[position].is_some();
     let iso = given(3);
     if !given(0) && !iso {
@@ -225,12 +190,12 @@ fn from_parts(args: &[Option<Operand<'_>>]) -> Evaluated {
     } else {
         millis_of(year, month, day, time)
     };
-    let local = local.ok_or_else(|| fail(15, "$dateFromParts: date overflow"))?;
+    let local = local.ok_or_else(|| fail(ErrorCode::OVERFLOW, "$dateFromParts: date overflow"))?;
     Ok(Some(Bson::DateTime(DateTime::from_millis(zone.to_utc(local)))))
 }
 
 /// Years must be 1 to 9999; other parts may carry over into the next, within 16 bits.
-fn number_part(name: &str, arg: &Operand<'_>) -> Result<i64, ExpressionError> {
+fn number_part(name: &str, arg: &Operand<'_>) -> Result<i64, QueryError> {
     let Some(number) = as_i64(arg.or_null()) else {
         return Err(fail(
             40515,

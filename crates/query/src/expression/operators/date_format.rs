@@ -7,23 +7,18 @@ use bson::Bson;
 use super::calendar::Civil;
 use super::date::date_and_zone;
 use super::timezone::TimeZone;
-use super::{ByName, Evaluated, Named, optional, required};
+use super::{Evaluated, Named, named_of, optional, required};
+use crate::error::{QueryError, fail};
 use crate::expression::operand::Operand;
-use crate::expression::{ExpressionError, fail};
+use crate::meter::Meter;
+use crate::typed::Typed;
 
-pub(super) static NAMED: &[Named] = &[Named {
-    name: "$dateToString",
-    bare: false,
-    not_an_object: 18629,
-    unknown_field: 18534,
-    fields: &[
-        required("date", 18628),
-        optional("format"),
-        optional("timezone"),
-        optional("onNull"),
-    ],
-    evaluate: ByName::AtOnce(date_to_string),
-}];
+pub(super) static NAMED: &[Named] = &[named_of(
+    "$dateToString",
+    [18629, 18534],
+    &[required("date", 18628), optional("format"), optional("timezone"), optional("onNull")],
+    date_to_string,
+)];
 
 pub(super) const MONTHS: [&str; 12] = [
     "January",
@@ -49,7 +44,7 @@ pub(super) fn iso(millis: i64) -> String {
     )
 }
 
-fn date_to_string(args: &[Option<Operand<'_>>]) -> Evaluated {
+fn date_to_string(args: &[Option<Operand<'_>>], _: &Meter) -> Evaluated {
     let zone = args[2].as_ref();
     if args[1].as_ref().is_some_and(Operand::is_nullish) {
         return Ok(Some(Bson::Null));
@@ -77,7 +72,7 @@ pub(super) fn format_argument<'a>(
     operator: &str,
     code: i32,
     format: Option<&'a Operand<'_>>,
-) -> Result<Option<&'a str>, ExpressionError> {
+) -> Result<Option<&'a str>, QueryError> {
     let Some(format) = format else { return Ok(None) };
     match format.get() {
         Some(Bson::String(format)) => Ok(Some(format)),
@@ -92,7 +87,7 @@ pub(super) fn format_argument<'a>(
     }
 }
 
-fn write_date(format: &str, millis: i64, zone: TimeZone) -> Result<String, ExpressionError> {
+fn write_date(format: &str, millis: i64, zone: TimeZone) -> Result<String, QueryError> {
     let offset = zone.offset_at(millis);
     let date = Civil::from_millis(zone.to_local(millis));
     let mut text = String::with_capacity(format.len() * 2);
@@ -143,7 +138,7 @@ fn month(date: &Civil) -> &'static str {
     MONTHS.get(date.month as usize - 1).copied().unwrap_or("January")
 }
 
-fn year(year: i64) -> Result<i64, ExpressionError> {
+fn year(year: i64) -> Result<i64, QueryError> {
     if (0..=9999).contains(&year) {
         return Ok(year);
     }

@@ -9,41 +9,39 @@ use bson::{Bson, DateTime};
 use super::calendar::{Civil, DAY, days_in_month, days_of, millis_of};
 use super::date::{as_date, as_timezone, date_and_zone};
 use super::timezone::TimeZone;
-use super::{ByName, Evaluated, Field, Named, as_i64, optional, required};
+use super::{ByName, Evaluated, Field, Named, as_i64, named_of, optional, required};
+use crate::error::{ErrorCode, QueryError, fail};
 use crate::expression::operand::Operand;
-use crate::expression::{ExpressionError, fail};
+use crate::meter::Meter;
+use crate::typed::Typed;
 
 pub(super) static NAMED: &[Named] = &[
-    mover("$dateAdd", |args| add("$dateAdd", args, 1)),
-    mover("$dateSubtract", |args| add("$dateSubtract", args, -1)),
-    Named {
-        name: "$dateDiff",
-        bare: false,
-        not_an_object: 5166301,
-        unknown_field: 5166302,
-        fields: &[
+    mover("$dateAdd", |args, _| add("$dateAdd", args, 1)),
+    mover("$dateSubtract", |args, _| add("$dateSubtract", args, -1)),
+    named_of(
+        "$dateDiff",
+        [5166301, 5166302],
+        &[
             required("startDate", 5166303),
             required("endDate", 5166304),
             required("unit", 5166305),
             optional("timezone"),
             optional("startOfWeek"),
         ],
-        evaluate: ByName::AtOnce(diff),
-    },
-    Named {
-        name: "$dateTrunc",
-        bare: false,
-        not_an_object: 5439007,
-        unknown_field: 5439008,
-        fields: &[
+        diff,
+    ),
+    named_of(
+        "$dateTrunc",
+        [5439007, 5439008],
+        &[
             required("date", 5439009),
             required("unit", 5439010),
             optional("binSize"),
             optional("timezone"),
             optional("startOfWeek"),
         ],
-        evaluate: ByName::AtOnce(trunc),
-    },
+        trunc,
+    ),
 ];
 
 const MOVER_FIELDS: &[Field] = &[
@@ -53,18 +51,11 @@ const MOVER_FIELDS: &[Field] = &[
     optional("timezone"),
 ];
 
-const fn mover(name: &'static str, evaluate: fn(&[Option<Operand<'_>>]) -> Evaluated) -> Named {
-    Named {
-        name,
-        bare: false,
-        not_an_object: 5166400,
-        unknown_field: 5166401,
-        fields: MOVER_FIELDS,
-        evaluate: ByName::AtOnce(evaluate),
-    }
+const fn mover(name: &'static str, evaluate: ByName) -> Named {
+    named_of(name, [5166400, 5166401], MOVER_FIELDS, evaluate)
 }
 
-/// What dates are counted in: months of the calendar, days of the calendar, or milliseconds.
+/// The unit that dates are counted in: months of the calendar, days of the calendar, or milliseconds.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Unit {
     Months(i64),
@@ -73,15 +64,14 @@ enum Unit {
     Millis(i64),
 }
 
-fn unit(name: &str, arg: &Operand<'_>) -> Result<Option<Unit>, ExpressionError> {
+fn unit(name: &str, arg: &Operand<'_>) -> Result<Option<Unit>, QueryError> {
     if arg.is_nullish() {
         return Ok(None);
     }
     let Some(text) = arg.as_str() else {
-        return Err(fail(
-            5439013,
-            format!("{name} requires 'unit' to be a string, but got {}", arg.type_name()),
-        ));
+        return Err(
+            arg.wrong_type(5439013, format_args!("{name} requires 'unit' to be a string, but got"))
+        );
     };
     Ok(Some(match text {
         "year" => Unit::Months(12),
@@ -94,18 +84,15 @@ fn unit(name: &str, arg: &Operand<'_>) -> Result<Option<Unit>, ExpressionError> 
         "second" => Unit::Millis(1000),
         "millisecond" => Unit::Millis(1),
         _ => {
-            return Err(fail(
-                9,
-                format!(
-                    "{name} parameter 'unit' value cannot be recognized as a time unit: {text}"
-                ),
-            ));
+            return Err(QueryError::failed_to_parse(format!(
+                "{name} parameter 'unit' value cannot be recognized as a time unit: {text}"
+            )));
         }
     }))
 }
 
 /// The first day of the week, 1 for Monday to 7 for Sunday; Sunday unless told otherwise.
-fn start_of_week(name: &str, arg: Option<&Operand<'_>>) -> Result<Option<i64>, ExpressionError> {
+fn start_of_week(name: &str, arg: Option<&Operand<'_>>) -> Result<Option<i64>, QueryError> {
     const DAYS: [&str; 7] =
         ["monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday"];
     let Some(arg) = arg else { return Ok(Some(7)) };
@@ -116,18 +103,15 @@ fn start_of_week(name: &str, arg: Option<&Operand<'_>>) -> Result<Option<i64>, E
     let known = |day: &&str| **day == text || (text.len() == 3 && day.starts_with(&text));
     match DAYS.iter().position(known) {
         Some(position) => Ok(Some(position as i64 + 1)),
-        None => Err(fail(
-            9,
-            format!(
-                "{name} parameter 'startOfWeek' value cannot be recognized as a day of a week: {}",
-                arg.shown()
-            ),
-        )),
+        None => Err(QueryError::failed_to_parse(format!(
+            "{name} parameter 'startOfWeek' value cannot be recognized as a day of a week: {}",
+            arg.shown()
+        ))),
     }
 }
 
-fn overflow(name: &str) -> ExpressionError {
-    fail(15, format!("{name} overflowed: the result is no date"))
+fn overflow(name: &str) -> QueryError {
+    fail(ErrorCode::OVERFLOW, format!("{name} overflowed: the result is no date"))
 }
 
 fn date(millis: i64) -> Bson {
@@ -175,7 +159,7 @@ fn shift(start: i64, unit: Unit, amount: i64, zone: TimeZone) -> Option<i64> {
 }
 
 /// Moves a date by a number of units, in UTC.
-pub(crate) fn shift_by(start: i64, unit_name: &str, amount: i64) -> Result<i64, ExpressionError> {
+pub(crate) fn shift_by(start: i64, unit_name: &str, amount: i64) -> Result<i64, QueryError> {
     let name = Bson::String(unit_name.to_owned());
     match unit("$setWindowFields", &Operand::borrowed(&name))? {
         Some(unit) => {
@@ -200,7 +184,7 @@ fn units_before(moment: i64, unit: Unit, week_start: i64, zone: TimeZone) -> i64
     }
 }
 
-fn diff(args: &[Option<Operand<'_>>]) -> Evaluated {
+fn diff(args: &[Option<Operand<'_>>], _: &Meter) -> Evaluated {
     let [Some(start), Some(end), Some(unit_arg), zone, week] = args else { return Ok(None) };
     let Some(zone) = as_timezone(zone.as_ref())? else { return Ok(Some(Bson::Null)) };
     let Some(unit) = unit("$dateDiff", unit_arg)? else { return Ok(Some(Bson::Null)) };
@@ -215,7 +199,7 @@ fn diff(args: &[Option<Operand<'_>>]) -> Evaluated {
     Ok(Some(Bson::Int64(difference)))
 }
 
-fn trunc(args: &[Option<Operand<'_>>]) -> Evaluated {
+fn trunc(args: &[Option<Operand<'_>>], _: &Meter) -> Evaluated {
     let [date_arg, Some(unit_arg), bin, zone, week] = args else { return Ok(None) };
     let Some(unit) = unit("$dateTrunc", unit_arg)? else { return Ok(Some(Bson::Null)) };
     let bin = match bin {

@@ -4,31 +4,30 @@
 use bson::{Bson, DateTime};
 
 use super::calendar::{Civil, iso_year_start, millis_of};
+use super::convert::CONVERSION_FAILURE;
 use super::date::as_timezone;
 use super::date_format::{MONTHS, format_argument};
 use super::timezone::{TimeZone, parse_offset};
-use super::{ByName, Evaluated, Named, optional, required};
+use super::{Evaluated, Named, named_of, optional, required};
+use crate::error::{QueryError, fail};
 use crate::expression::operand::Operand;
-use crate::expression::{ExpressionError, fail};
+use crate::meter::Meter;
+use crate::typed::Typed;
 
-const CONVERSION_FAILURE: i32 = 241;
-
-pub(super) static NAMED: &[Named] = &[Named {
-    name: "$dateFromString",
-    bare: false,
-    not_an_object: 40540,
-    unknown_field: 40541,
-    fields: &[
+pub(super) static NAMED: &[Named] = &[named_of(
+    "$dateFromString",
+    [40540, 40541],
+    &[
         required("dateString", 40542),
         optional("format"),
         optional("timezone"),
         optional("onNull"),
         optional("onError"),
     ],
-    evaluate: ByName::AtOnce(date_from_string),
-}];
+    date_from_string,
+)];
 
-fn date_from_string(args: &[Option<Operand<'_>>]) -> Evaluated {
+fn date_from_string(args: &[Option<Operand<'_>>], _: &Meter) -> Evaluated {
     let text = args[0].as_ref().unwrap_or(&Operand::MISSING);
     if text.is_nullish() {
         return Ok(match &args[3] {
@@ -58,14 +57,14 @@ fn date_from_string(args: &[Option<Operand<'_>>]) -> Evaluated {
     };
     match (parsed, &args[4]) {
         (Ok(millis), _) => Ok(Some(Bson::DateTime(DateTime::from_millis(millis)))),
-        (Err(error), Some(on_error)) if error.code().0 == CONVERSION_FAILURE => {
+        (Err(error), Some(on_error)) if error.code() == CONVERSION_FAILURE => {
             Ok(on_error.get().cloned())
         }
         (Err(error), _) => Err(error),
     }
 }
 
-/// What has been read of a date so far.
+/// The parts of a date that have been read so far.
 #[derive(Default)]
 struct Parts {
     year: Option<i64>,
@@ -114,12 +113,12 @@ impl Parts {
     }
 }
 
-fn unparsable(text: &str, reason: &str) -> ExpressionError {
+fn unparsable(text: &str, reason: &str) -> QueryError {
     fail(CONVERSION_FAILURE, format!("Error parsing date string '{text}'; {reason}"))
 }
 
 /// Reads a date in one of the recognised spellings.
-pub(super) fn parse_text(text: &str, zone: Option<TimeZone>) -> Result<i64, ExpressionError> {
+pub(super) fn parse_text(text: &str, zone: Option<TimeZone>) -> Result<i64, QueryError> {
     recognise(text).and_then(|parts| parts.moment(zone)).map_err(|reason| unparsable(text, reason))
 }
 
@@ -259,7 +258,7 @@ fn read_day(reader: &mut Reader<'_>, parts: &mut Parts) -> Option<()> {
     Some(())
 }
 
-fn parse_format(text: &str, format: &str, zone: Option<TimeZone>) -> Result<i64, ExpressionError> {
+fn parse_format(text: &str, format: &str, zone: Option<TimeZone>) -> Result<i64, QueryError> {
     let mut reader = Reader(text);
     let mut parts = Parts::default();
     let mut characters = format.chars();

@@ -3,18 +3,15 @@
 use bson::{Bson, Document};
 
 use super::string::whole;
-use super::{
-    ByName, Evaluated, Named, Positional, exactly, metered, metered_exactly, part, required, room,
-};
+use super::{Evaluated, Named, Positional, at_least, exactly, named_of, part, required, room};
 use crate::expression::bounds::{Budget, cost, field_cost};
-use crate::expression::fail;
 use crate::expression::operand::Operand;
 use crate::meter::{Meter, steps_to_copy};
+use crate::typed::Typed;
 use crate::value::measure;
-use crate::value::types::type_name_of;
 
 pub(super) static OPERATORS: &[Positional] = &[
-    metered(0, "$mergeObjects", |args, meter| {
+    at_least(0, "$mergeObjects", |args, meter| {
         let inputs: &[_] = match args {
             [single] => match single.as_array() {
                 Some(elements) => {
@@ -26,24 +23,22 @@ pub(super) static OPERATORS: &[Positional] = &[
         };
         merge_objects(inputs.iter().map(Operand::get), meter)
     }),
-    exactly(1, "$bsonSize", bson_size),
-    exactly(1, "$binarySize", binary_size),
+    exactly(1, "$bsonSize", bson_size).null_if_any(),
+    exactly(1, "$binarySize", binary_size).null_if_any(),
 ];
 
 pub(super) static NAMED: &[Named] = &[SET_FIELD];
 
 /// `$getField`, whose arguments the parser puts in order: name, document.
-pub(in crate::expression) static GET_FIELD: Positional = metered_exactly(2, "$getField", get_field);
+pub(in crate::expression) static GET_FIELD: Positional = exactly(2, "$getField", get_field);
 
 /// `$setField`, and `$unsetField` as a case of it.
-pub(in crate::expression) const SET_FIELD: Named = Named {
-    name: "$setField",
-    bare: false,
-    not_an_object: 4161100,
-    unknown_field: 4161101,
-    fields: &[required("field", 4161102), required("input", 4161109), required("value", 4161103)],
-    evaluate: ByName::Metered(set_field),
-};
+pub(in crate::expression) const SET_FIELD: Named = named_of(
+    "$setField",
+    [4161100, 4161101],
+    &[required("field", 4161102), required("input", 4161109), required("value", 4161103)],
+    set_field,
+);
 
 fn merge_objects<'a>(inputs: impl Iterator<Item = Option<&'a Bson>>, meter: &Meter) -> Evaluated {
     let mut merged = Document::new();
@@ -62,11 +57,10 @@ fn merge_objects<'a>(inputs: impl Iterator<Item = Option<&'a Bson>>, meter: &Met
                 }
             }
             Some(other) => {
-                return Err(fail(
+                return Err(other.wrong_type(
                     40400,
-                    format!(
-                        "$mergeObjects requires object inputs, but input {other} is of type {}",
-                        type_name_of(other)
+                    format_args!(
+                        "$mergeObjects requires object inputs, but input {other} is of type"
                     ),
                 ));
             }
@@ -76,15 +70,8 @@ fn merge_objects<'a>(inputs: impl Iterator<Item = Option<&'a Bson>>, meter: &Met
 }
 
 fn get_field(args: &[Operand<'_>], meter: &Meter) -> Evaluated {
-    let Some(Bson::String(name)) = args[0].get() else {
-        return Err(fail(
-            3041704,
-            format!(
-                "$getField requires 'field' to evaluate to type String, but got {}",
-                args[0].type_name()
-            ),
-        ));
-    };
+    let name = args[0]
+        .string(3041704, "$getField requires 'field' to evaluate to type String, but got")?;
     match args[1].get() {
         Some(Bson::Document(document)) => {
             document.get(name).map(|value| part("$getField", value, meter)).transpose()
@@ -98,32 +85,18 @@ fn set_field(args: &[Option<Operand<'_>>], meter: &Meter) -> Evaluated {
     let [Some(name), Some(input), Some(value)] = args else {
         return Ok(None);
     };
-    let Some(Bson::String(name)) = name.get() else {
-        return Err(fail(
-            4161107,
-            format!(
-                "$setField requires 'field' to evaluate to type String, but got {}",
-                name.type_name()
-            ),
-        ));
-    };
+    let name =
+        name.string(4161107, "$setField requires 'field' to evaluate to type String, but got")?;
     if input.is_nullish() {
         return Ok(Some(Bson::Null));
     }
-    let Some(Bson::Document(document)) = input.get() else {
-        return Err(fail(
-            4161105,
-            format!(
-                "$setField requires 'input' to evaluate to type Object, but got {}",
-                input.type_name()
-            ),
-        ));
-    };
+    let document = input
+        .document(4161105, "$setField requires 'input' to evaluate to type Object, but got")?;
     room("$setField", cost(input.or_null())? + cost(value.or_null())?, meter)?;
     let mut document = document.clone();
     match value.get() {
         Some(value) => {
-            document.insert(name.as_str(), value.clone());
+            document.insert(name, value.clone());
         }
         None => {
             document.remove(name);
@@ -132,30 +105,18 @@ fn set_field(args: &[Option<Operand<'_>>], meter: &Meter) -> Evaluated {
     Ok(Some(Bson::Document(document)))
 }
 
-fn bson_size(args: &[Operand<'_>]) -> Evaluated {
-    if args[0].is_nullish() {
-        return Ok(Some(Bson::Null));
-    }
-    let Some(Bson::Document(document)) = args[0].get() else {
-        return Err(fail(
-            31393,
-            format!("$bsonSize requires a document input, found: {}", args[0].type_name()),
-        ));
-    };
+fn bson_size(args: &[Operand<'_>], _: &Meter) -> Evaluated {
+    let document = args[0].document(31393, "$bsonSize requires a document input, found:")?;
     Ok(Some(whole(measure(document).bytes)))
 }
 
-fn binary_size(args: &[Operand<'_>]) -> Evaluated {
+fn binary_size(args: &[Operand<'_>], _: &Meter) -> Evaluated {
     match args[0].get() {
-        None | Some(Bson::Null | Bson::Undefined) => Ok(Some(Bson::Null)),
         Some(Bson::String(text)) => Ok(Some(whole(text.len()))),
         Some(Bson::Binary(binary)) => Ok(Some(whole(binary.bytes.len()))),
-        Some(_) => Err(fail(
-            51276,
-            format!(
-                "$binarySize requires a string or BinData argument, found: {}",
-                args[0].type_name()
-            ),
-        )),
+        _ => {
+            Err(args[0]
+                .wrong_type(51276, "$binarySize requires a string or BinData argument, found:"))
+        }
     }
 }

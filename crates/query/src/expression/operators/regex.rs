@@ -7,9 +7,9 @@ use bson::{Bson, Document};
 
 use super::room;
 use super::string::whole;
+use crate::error::{QueryError, fail};
 use crate::expression::bounds::ELEMENT_OVERHEAD;
 use crate::expression::operand::Operand;
-use crate::expression::{ExpressionError, fail};
 use crate::meter::{Meter, push};
 use crate::regex::{Groups, RegexMatcher};
 
@@ -39,7 +39,7 @@ impl RegexKind {
         }
     }
 
-    /// What is answered when there is no input or no pattern.
+    /// The result when there is no input or no pattern.
     fn nothing(self) -> Bson {
         match self {
             Self::Match => Bson::Boolean(false),
@@ -53,7 +53,7 @@ impl RegexKind {
         self,
         pattern: &Operand<'_>,
         options: Option<&Operand<'_>>,
-    ) -> Result<Option<Compiled>, ExpressionError> {
+    ) -> Result<Option<Compiled>, QueryError> {
         let name = self.name();
         let (text, own_options) = match pattern.get() {
             None | Some(Bson::Null | Bson::Undefined) => return Ok(None),
@@ -99,7 +99,7 @@ impl RegexKind {
         self.build(text, options).map(Some)
     }
 
-    fn build(self, pattern: &str, options: &str) -> Result<Compiled, ExpressionError> {
+    fn build(self, pattern: &str, options: &str) -> Result<Compiled, QueryError> {
         RegexMatcher::new(pattern, options).map_err(|error| match error.code().0 {
             51108 => fail(51108, format!("{}: {}", self.name(), error.message())),
             _ => fail(51111, format!("Invalid Regex in {}: {}", self.name(), error.message())),
@@ -112,7 +112,7 @@ impl RegexKind {
         input: &Operand<'_>,
         regex: Option<&Compiled>,
         meter: &Meter,
-    ) -> Result<Bson, ExpressionError> {
+    ) -> Result<Bson, QueryError> {
         if !input.is_nullish() && input.as_str().is_none() {
             return Err(fail(51104, format!("{} needs 'input' to be of type string", self.name())));
         }
@@ -138,7 +138,7 @@ impl RegexKind {
 pub(crate) type Compiled = RegexMatcher;
 
 /// Every match from left to right; an empty match moves the search on by one character.
-fn find_all(regex: &Compiled, text: &str, meter: &Meter) -> Result<Bson, ExpressionError> {
+fn find_all(regex: &Compiled, text: &str, meter: &Meter) -> Result<Bson, QueryError> {
     let mut matches = Vec::new();
     let mut charge = meter.charge();
     // `counted` is the byte up to which characters have been counted into `index`.
@@ -159,7 +159,7 @@ fn find_all(regex: &Compiled, text: &str, meter: &Meter) -> Result<Bson, Express
     Ok(Bson::Array(matches))
 }
 
-/// What the description of a match costs: each group may hold all of the text.
+/// The bytes of the description of a match: each group may hold all of the text.
 fn described_cost(found: &Groups) -> usize {
     let texts: usize = found.iter().flatten().map(|(start, end)| end - start).sum();
     texts + (found.len() + 1) * ELEMENT_OVERHEAD + 3 * (2 * ELEMENT_OVERHEAD)

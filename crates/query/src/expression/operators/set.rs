@@ -4,43 +4,54 @@ use std::collections::BTreeSet;
 
 use bson::Bson;
 
-use super::{Evaluated, Positional, exactly, metered, metered_exactly};
+use super::{Evaluated, Positional, at_least, exactly};
+use crate::error::QueryError;
+use crate::expression::cost;
 use crate::expression::operand::{Operand, is_true};
-use crate::expression::{ExpressionError, cost, fail};
 use crate::meter::{Charge, Kept, Meter, push, steps_to_copy};
 use crate::sorting::sorted;
+use crate::typed::Typed;
 use crate::value::{GroupKey, compare};
 
 pub(super) static OPERATORS: &[Positional] = &[
-    metered(0, "$setUnion", union),
-    metered(0, "$setIntersection", intersection),
-    metered_exactly(2, "$setDifference", difference),
-    metered(2, "$setEquals", equals),
-    metered_exactly(2, "$setIsSubset", is_subset),
-    exactly(1, "$allElementsTrue", |args| {
-        let elements = elements(&args[0], 17040, |kind| {
-            format!("$allElementsTrue's argument must be an array, but is {kind}")
-        })?;
-        Ok(Some(Bson::Boolean(elements.iter().all(is_true))))
+    at_least(0, "$setUnion", union),
+    at_least(0, "$setIntersection", intersection),
+    exactly(2, "$setDifference", difference).null_if_any(),
+    at_least(2, "$setEquals", equals),
+    exactly(2, "$setIsSubset", is_subset),
+    exactly(1, "$allElementsTrue", |args, _| {
+        let wanted = "$allElementsTrue's argument must be an array, but is";
+        Ok(Some(Bson::Boolean(args[0].array(17040, wanted)?.iter().all(is_true))))
     }),
-    exactly(1, "$anyElementTrue", |args| {
-        let elements = elements(&args[0], 17041, |kind| {
-            format!("$anyElementTrue's argument must be an array, but is {kind}")
-        })?;
-        Ok(Some(Bson::Boolean(elements.iter().any(is_true))))
+    exactly(1, "$anyElementTrue", |args, _| {
+        let wanted = "$anyElementTrue's argument must be an array, but is";
+        Ok(Some(Bson::Boolean(args[0].array(17041, wanted)?.iter().any(is_true))))
     }),
 ];
 
-fn elements<'a>(
-    arg: &'a Operand<'_>,
-    code: i32,
-    message: impl Fn(&str) -> String,
-) -> Result<&'a Vec<Bson>, ExpressionError> {
-    arg.as_array().ok_or_else(|| fail(code, message(arg.type_name())))
+/// The elements of one of any number of operands.
+fn operand<'a>(operator: &str, code: i32, arg: &'a Operand<'_>) -> Result<&'a [Bson], QueryError> {
+    arg.array(
+        code,
+        format_args!("All operands of {operator} must be arrays. One argument is of type:"),
+    )
 }
 
-fn all_operands(operator: &str, kind: &str) -> String {
-    format!("All operands of {operator} must be arrays. One argument is of type: {kind}")
+/// The elements of the two operands of an operator that takes two.
+fn both<'a>(
+    operator: &str,
+    codes: [i32; 2],
+    args: &'a [Operand<'_>],
+) -> Result<[&'a [Bson]; 2], QueryError> {
+    let elements = |position: usize, which: &str| {
+        args[position].array(
+            codes[position],
+            format_args!(
+                "both operands of {operator} must be arrays. {which} argument is of type:"
+            ),
+        )
+    };
+    Ok([elements(0, "First")?, elements(1, "Second")?])
 }
 
 /// The different values of arrays. They are many small allocations, which take long to free.
@@ -50,7 +61,7 @@ fn no_keys(meter: &Meter) -> Keys {
     Kept::new(BTreeSet::new(), meter)
 }
 
-fn keys(operator: &str, elements: &[Bson], charge: &mut Charge) -> Result<Keys, ExpressionError> {
+fn keys(operator: &str, elements: &[Bson], charge: &mut Charge) -> Result<Keys, QueryError> {
     let mut keys = no_keys(charge.meter());
     for element in elements {
         charge.meter().step()?;
@@ -70,7 +81,7 @@ fn add_new(
     keys: &mut Keys,
     added: &mut Vec<Bson>,
     charge: &mut Charge,
-) -> Result<(), ExpressionError> {
+) -> Result<(), QueryError> {
     for element in elements {
         charge.meter().step()?;
         let key = GroupKey::of(element);
@@ -97,7 +108,7 @@ fn union(args: &[Operand<'_>], meter: &Meter) -> Evaluated {
         if arg.is_nullish() {
             return Ok(Some(Bson::Null));
         }
-        let here = elements(arg, 17043, |kind| all_operands("$setUnion", kind))?;
+        let here = operand("$setUnion", 17043, arg)?;
         add_new("$setUnion", here, &mut seen, &mut result, &mut charge)?;
     }
     in_order(result.into_inner(), meter)
@@ -111,7 +122,7 @@ fn intersection(args: &[Operand<'_>], meter: &Meter) -> Evaluated {
         if arg.is_nullish() {
             return Ok(Some(Bson::Null));
         }
-        let here = elements(arg, 17047, |kind| all_operands(NAME, kind))?;
+        let here = operand(NAME, 17047, arg)?;
         common = Some(match common {
             None => {
                 let mut added = Kept::new(Vec::new(), meter);
@@ -139,16 +150,7 @@ fn intersection(args: &[Operand<'_>], meter: &Meter) -> Evaluated {
 }
 
 fn difference(args: &[Operand<'_>], meter: &Meter) -> Evaluated {
-    if args.iter().any(Operand::is_nullish) {
-        return Ok(Some(Bson::Null));
-    }
-    let message = |which: &str, kind: &str| {
-        format!(
-            "both operands of $setDifference must be arrays. {which} argument is of type: {kind}"
-        )
-    };
-    let left = elements(&args[0], 17048, |kind| message("First", kind))?;
-    let right = elements(&args[1], 17049, |kind| message("Second", kind))?;
+    let [left, right] = both("$setDifference", [17048, 17049], args)?;
     let mut charge = meter.charge();
     let mut seen = keys("$setDifference", right, &mut charge)?;
     let mut kept = Kept::new(Vec::new(), meter);
@@ -161,7 +163,7 @@ fn equals(args: &[Operand<'_>], meter: &Meter) -> Evaluated {
     let mut charge = meter.charge();
     let mut equal = true;
     for arg in args {
-        let here = elements(arg, 17044, |kind| all_operands("$setEquals", kind))?;
+        let here = operand("$setEquals", 17044, arg)?;
         let here = keys("$setEquals", here, &mut charge)?;
         match &first {
             None => first = Some(here),
@@ -172,11 +174,7 @@ fn equals(args: &[Operand<'_>], meter: &Meter) -> Evaluated {
 }
 
 fn is_subset(args: &[Operand<'_>], meter: &Meter) -> Evaluated {
-    let message = |which: &str, kind: &str| {
-        format!("both operands of $setIsSubset must be arrays. {which} argument is of type: {kind}")
-    };
-    let left = elements(&args[0], 17046, |kind| message("First", kind))?;
-    let right = elements(&args[1], 17042, |kind| message("Second", kind))?;
+    let [left, right] = both("$setIsSubset", [17046, 17042], args)?;
     let mut charge = meter.charge();
     let left = keys("$setIsSubset", left, &mut charge)?;
     let right = keys("$setIsSubset", right, &mut charge)?;

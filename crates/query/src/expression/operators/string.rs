@@ -9,35 +9,38 @@ use std::collections::BTreeSet;
 use bson::Bson;
 
 use super::{
-    ByName, Evaluated, Field, Named, Positional, as_i64, between, exactly, metered,
-    metered_exactly, optional, required, room,
+    ByName, Evaluated, Field, Named, Positional, as_i64, at_least, exactly, named_of, optional,
+    required, room,
 };
+use crate::error::{QueryError, fail};
 use crate::expression::bounds::Budget;
 use crate::expression::operand::{Operand, SMALL};
-use crate::expression::{ExpressionError, fail};
 use crate::meter::{Meter, steps_to_copy};
+use crate::typed::Typed;
 use crate::value::Number;
 
 pub(super) static OPERATORS: &[Positional] = &[
-    metered(0, "$concat", concat),
-    metered_exactly(1, "$toLower", |args, meter| {
+    at_least(0, "$concat", concat),
+    exactly(1, "$toLower", |args, meter| {
         let text = text(&args[0])?;
         room("$toLower", text.len(), meter)?;
         Ok(Some(text.to_ascii_lowercase().into()))
     }),
-    metered_exactly(1, "$toUpper", |args, meter| {
+    exactly(1, "$toUpper", |args, meter| {
         let text = text(&args[0])?;
         room("$toUpper", text.len(), meter)?;
         Ok(Some(text.to_ascii_uppercase().into()))
     }),
-    metered_exactly(3, "$substr", |args, meter| substr_bytes("$substrBytes", args, meter)),
-    metered_exactly(3, "$substrBytes", |args, meter| substr_bytes("$substrBytes", args, meter)),
-    metered_exactly(3, "$substrCP", substr_cp),
-    exactly(1, "$strLenBytes", |args| length("$strLenBytes", 34473, &args[0], |text| text.len())),
-    exactly(1, "$strLenCP", |args| {
+    exactly(3, "$substr", |args, meter| substr_bytes("$substrBytes", args, meter)),
+    exactly(3, "$substrBytes", |args, meter| substr_bytes("$substrBytes", args, meter)),
+    exactly(3, "$substrCP", substr_cp),
+    exactly(1, "$strLenBytes", |args, _| {
+        length("$strLenBytes", 34473, &args[0], |text| text.len())
+    }),
+    exactly(1, "$strLenCP", |args, _| {
         length("$strLenCP", 34471, &args[0], |text| text.chars().count())
     }),
-    exactly(2, "$strcasecmp", |args| {
+    exactly(2, "$strcasecmp", |args, _| {
         let (left, right) = (text(&args[0])?, text(&args[1])?);
         let order = upper_bytes(&left).cmp(upper_bytes(&right));
         Ok(Some(Bson::Int32(order as i32)))
@@ -54,32 +57,15 @@ pub(super) static NAMED: &[Named] = &[
 
 const TRIMMER_FIELDS: &[Field] = &[required("input", 50695), optional("chars")];
 
-/// Computes a text that may be long from named arguments.
-type OfText = fn(&[Option<Operand<'_>>], &Meter) -> Evaluated;
-
-const fn trimmer(name: &'static str, evaluate: OfText) -> Named {
-    Named {
-        name,
-        bare: false,
-        not_an_object: 50696,
-        unknown_field: 50694,
-        fields: TRIMMER_FIELDS,
-        evaluate: ByName::Metered(evaluate),
-    }
+const fn trimmer(name: &'static str, evaluate: ByName) -> Named {
+    named_of(name, [50696, 50694], TRIMMER_FIELDS, evaluate)
 }
 
 const REPLACER_FIELDS: &[Field] =
     &[required("input", 51749), required("find", 51748), required("replacement", 51747)];
 
-const fn replacer(name: &'static str, evaluate: OfText) -> Named {
-    Named {
-        name,
-        bare: false,
-        not_an_object: 51751,
-        unknown_field: 51750,
-        fields: REPLACER_FIELDS,
-        evaluate: ByName::Metered(evaluate),
-    }
+const fn replacer(name: &'static str, evaluate: ByName) -> Named {
+    named_of(name, [51751, 51750], REPLACER_FIELDS, evaluate)
 }
 
 fn concat(args: &[Operand<'_>], meter: &Meter) -> Evaluated {
@@ -96,10 +82,7 @@ fn concat(args: &[Operand<'_>], meter: &Meter) -> Evaluated {
             return Ok(Some(Bson::Null));
         }
         let Some(part) = arg.as_str() else {
-            return Err(fail(
-                16702,
-                format!("$concat only supports strings, not {}", arg.type_name()),
-            ));
+            return Err(arg.wrong_type(16702, "$concat only supports strings, not"));
         };
         budget.draw_bytes("$concat", part.len())?;
         if part.len() >= SMALL {
@@ -117,7 +100,7 @@ fn upper_bytes(text: &str) -> impl Iterator<Item = u8> {
 
 /// A value as the older string operators take it: numbers and dates are written out, nothing is the
 /// empty string.
-fn text<'a>(arg: &'a Operand<'_>) -> Result<Cow<'a, str>, ExpressionError> {
+fn text<'a>(arg: &'a Operand<'_>) -> Result<Cow<'a, str>, QueryError> {
     Ok(match arg.get() {
         None | Some(Bson::Null | Bson::Undefined) => Cow::Borrowed(""),
         Some(Bson::String(text) | Bson::Symbol(text) | Bson::JavaScriptCode(text)) => text.into(),
@@ -222,13 +205,8 @@ fn substr_cp(args: &[Operand<'_>], meter: &Meter) -> Evaluated {
 }
 
 fn length(name: &str, code: i32, arg: &Operand<'_>, count: fn(&str) -> usize) -> Evaluated {
-    match arg.get() {
-        Some(Bson::String(text)) => Ok(Some(whole(count(text)))),
-        _ => Err(fail(
-            code,
-            format!("{name} requires a string argument, found: {}", arg.type_name()),
-        )),
-    }
+    let text = arg.string(code, format_args!("{name} requires a string argument, found:"))?;
+    Ok(Some(whole(count(text))))
 }
 
 /// A length or position; strings never grow past what an int can count.
@@ -236,7 +214,7 @@ pub(super) fn whole(count: usize) -> Bson {
     i32::try_from(count).map_or(Bson::Int64(count as i64), Bson::Int32)
 }
 
-/// What `$trim` cuts when it is not told: Unicode white space and the null character.
+/// The characters that `$trim` cuts by default: Unicode white space and the null character.
 fn is_blank(character: char) -> bool {
     character == '\0'
         || matches!(character, '\u{9}'..='\u{d}' | ' ' | '\u{a0}' | '\u{1680}')
@@ -334,7 +312,7 @@ fn replace(name: &str, args: &[Option<Operand<'_>>], most: usize, meter: &Meter)
 }
 
 /// An index given to `$indexOf…`: a whole number that fits an int and is not negative.
-pub(super) fn index(name: &str, which: &str, arg: &Operand<'_>) -> Result<usize, ExpressionError> {
+pub(super) fn index(name: &str, which: &str, arg: &Operand<'_>) -> Result<usize, QueryError> {
     let value = arg.or_null();
     let Some(number) = as_i64(value).filter(|number| i32::try_from(*number).is_ok()) else {
         return Err(fail(
@@ -349,12 +327,4 @@ pub(super) fn index(name: &str, which: &str, arg: &Operand<'_>) -> Result<usize,
     usize::try_from(number).map_err(|_| {
         fail(40097, format!("{name} requires a nonnegative {which} index, found: {number}"))
     })
-}
-
-/// Two to four arguments, as all `$indexOf…` operators take.
-pub(super) const fn index_of(
-    name: &'static str,
-    evaluate: fn(&[Operand<'_>]) -> Evaluated,
-) -> Positional {
-    between(2, 4, name, evaluate)
 }

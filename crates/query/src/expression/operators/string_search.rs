@@ -2,17 +2,18 @@
 
 use bson::Bson;
 
-use super::string::{index, index_of, whole};
-use super::{Evaluated, Positional, metered_exactly};
+use super::string::{index, whole};
+use super::{Evaluated, Positional, between, exactly};
+use crate::error::{QueryError, fail};
 use crate::expression::bounds::Budget;
-use crate::expression::fail;
 use crate::expression::operand::Operand;
 use crate::meter::{Kept, Meter, push, steps_to_copy};
+use crate::typed::Typed;
 
 pub(super) static OPERATORS: &[Positional] = &[
-    index_of("$indexOfBytes", index_of_bytes),
-    index_of("$indexOfCP", index_of_cp),
-    metered_exactly(2, "$split", split),
+    between(2, 4, "$indexOfBytes", index_of_bytes),
+    between(2, 4, "$indexOfCP", index_of_cp),
+    exactly(2, "$split", split).null_if_any(),
 ];
 
 const NOT_FOUND: Bson = Bson::Int32(-1);
@@ -24,19 +25,15 @@ fn search<'a>(
     name: &str,
     codes: [i32; 2],
     args: &'a [Operand<'_>],
-) -> Result<Option<Search<'a>>, crate::expression::ExpressionError> {
+) -> Result<Option<Search<'a>>, QueryError> {
     if args[0].is_nullish() {
         return Ok(None);
     }
-    let text = |position: usize, ordinal: &str| match args[position].get() {
-        Some(Bson::String(text)) => Ok(text.as_str()),
-        _ => Err(fail(
+    let text = |position: usize, ordinal: &str| {
+        args[position].string(
             codes[position],
-            format!(
-                "{name} requires a string as the {ordinal} argument, found: {}",
-                args[position].type_name()
-            ),
-        )),
+            format_args!("{name} requires a string as the {ordinal} argument, found:"),
+        )
     };
     let haystack = text(0, "first")?;
     let needle = text(1, "second")?;
@@ -45,7 +42,7 @@ fn search<'a>(
     Ok(Some((haystack, needle, start, end)))
 }
 
-fn index_of_bytes(args: &[Operand<'_>]) -> Evaluated {
+fn index_of_bytes(args: &[Operand<'_>], _: &Meter) -> Evaluated {
     let Some((haystack, needle, start, end)) = search("$indexOfBytes", [40091, 40092], args)?
     else {
         return Ok(Some(Bson::Null));
@@ -64,7 +61,7 @@ fn index_of_bytes(args: &[Operand<'_>]) -> Evaluated {
     Ok(Some(found.map_or(NOT_FOUND, |position| whole(from + position))))
 }
 
-fn index_of_cp(args: &[Operand<'_>]) -> Evaluated {
+fn index_of_cp(args: &[Operand<'_>], _: &Meter) -> Evaluated {
     let Some((haystack, needle, start, end)) = search("$indexOfCP", [40093, 40094], args)? else {
         return Ok(Some(Bson::Null));
     };
@@ -83,19 +80,14 @@ fn index_of_cp(args: &[Operand<'_>]) -> Evaluated {
 }
 
 fn split(args: &[Operand<'_>], meter: &Meter) -> Evaluated {
-    if args.iter().any(Operand::is_nullish) {
-        return Ok(Some(Bson::Null));
-    }
-    let text = |position: usize, code: i32, ordinal: &str| match args[position].get() {
-        Some(Bson::String(text)) => Ok(text.as_str()),
-        _ => Err(fail(
+    let text = |position: usize, code: i32, ordinal: &str| {
+        args[position].string(
             code,
-            format!(
+            format_args!(
                 "$split requires an expression that evaluates to a string as a {ordinal} argument, \
-                 found: {}",
-                args[position].type_name()
+                 found:"
             ),
-        )),
+        )
     };
     let input = text(0, 40085, "first")?;
     let separator = text(1, 40086, "second")?;

@@ -5,9 +5,9 @@
 //! no table is built.
 
 use super::calendar::{Civil, days_in_month, days_of};
-use crate::expression::{ExpressionError, fail};
+use crate::error::{QueryError, fail};
 
-/// Where a clock on the wall is.
+/// A time zone.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum TimeZone {
     /// Seconds east of UTC.
@@ -20,7 +20,7 @@ impl TimeZone {
     pub(crate) const UTC: Self = Self::Fixed(0);
 
     /// Reads an identifier.
-    pub(crate) fn parse(text: &str) -> Result<Self, ExpressionError> {
+    pub(crate) fn parse(text: &str) -> Result<Self, QueryError> {
         if text.starts_with(['+', '-']) {
             return parse_offset(text).map(Self::Fixed).ok_or_else(|| unknown(text));
         }
@@ -49,7 +49,7 @@ impl TimeZone {
         }
     }
 
-    /// What a clock there shows, in milliseconds as if it were UTC.
+    /// The local time, in milliseconds as if it were UTC.
     pub(crate) fn to_local(self, millis: i64) -> i64 {
         millis.saturating_add(self.offset_at(millis) * 1000)
     }
@@ -69,7 +69,7 @@ impl TimeZone {
     }
 }
 
-fn unknown(text: &str) -> ExpressionError {
+fn unknown(text: &str) -> QueryError {
     fail(40485, format!("unrecognized time zone identifier: \"{text}\""))
 }
 

@@ -1,31 +1,32 @@
 //! Trigonometric and hyperbolic functions, in radians.
 
-use super::arithmetic::{through_double, unary};
+use super::arithmetic::{of_doubles, through_double, unary};
 use super::{Evaluated, Positional, exactly};
-use crate::expression::fail;
+use crate::error::fail;
 use crate::expression::operand::Operand;
-use crate::value::{Decimal, Number};
+use crate::meter::Meter;
+use crate::typed::Typed;
 
 pub(super) static OPERATORS: &[Positional] = &[
-    exactly(1, "$sin", |args| bounded("$sin", args, f64::sin, FINITE)),
-    exactly(1, "$cos", |args| bounded("$cos", args, f64::cos, FINITE)),
-    exactly(1, "$tan", |args| bounded("$tan", args, f64::tan, FINITE)),
-    exactly(1, "$asin", |args| bounded("$asin", args, f64::asin, UNIT)),
-    exactly(1, "$acos", |args| bounded("$acos", args, f64::acos, UNIT)),
-    exactly(1, "$atan", |args| bounded("$atan", args, f64::atan, ANY)),
-    exactly(1, "$sinh", |args| bounded("$sinh", args, f64::sinh, ANY)),
-    exactly(1, "$cosh", |args| bounded("$cosh", args, f64::cosh, ANY)),
-    exactly(1, "$tanh", |args| bounded("$tanh", args, f64::tanh, ANY)),
-    exactly(1, "$asinh", |args| bounded("$asinh", args, f64::asinh, ANY)),
-    exactly(1, "$acosh", |args| bounded("$acosh", args, f64::acosh, FROM_ONE)),
-    exactly(1, "$atanh", |args| bounded("$atanh", args, f64::atanh, UNIT)),
-    exactly(1, "$degreesToRadians", |args| {
+    exactly(1, "$sin", |args, _| bounded("$sin", args, f64::sin, FINITE)),
+    exactly(1, "$cos", |args, _| bounded("$cos", args, f64::cos, FINITE)),
+    exactly(1, "$tan", |args, _| bounded("$tan", args, f64::tan, FINITE)),
+    exactly(1, "$asin", |args, _| bounded("$asin", args, f64::asin, UNIT)),
+    exactly(1, "$acos", |args, _| bounded("$acos", args, f64::acos, UNIT)),
+    exactly(1, "$atan", |args, _| bounded("$atan", args, f64::atan, ANY)),
+    exactly(1, "$sinh", |args, _| bounded("$sinh", args, f64::sinh, ANY)),
+    exactly(1, "$cosh", |args, _| bounded("$cosh", args, f64::cosh, ANY)),
+    exactly(1, "$tanh", |args, _| bounded("$tanh", args, f64::tanh, ANY)),
+    exactly(1, "$asinh", |args, _| bounded("$asinh", args, f64::asinh, ANY)),
+    exactly(1, "$acosh", |args, _| bounded("$acosh", args, f64::acosh, FROM_ONE)),
+    exactly(1, "$atanh", |args, _| bounded("$atanh", args, f64::atanh, UNIT)),
+    exactly(1, "$degreesToRadians", |args, _| {
         unary("$degreesToRadians", args, |number| Ok(through_double(number, f64::to_radians)))
     }),
-    exactly(1, "$radiansToDegrees", |args| {
+    exactly(1, "$radiansToDegrees", |args, _| {
         unary("$radiansToDegrees", args, |number| Ok(through_double(number, f64::to_degrees)))
     }),
-    exactly(2, "$atan2", atan2),
+    exactly(2, "$atan2", atan2).null_if_any(),
 ];
 
 /// The arguments for which a function is defined, ends included, and how they are written.
@@ -62,24 +63,8 @@ fn bounded(
     })
 }
 
-fn atan2(args: &[Operand<'_>]) -> Evaluated {
-    if args.iter().any(Operand::is_nullish) {
-        return Ok(Some(bson::Bson::Null));
-    }
-    let numeric = |position: usize| {
-        Number::from_value(args[position].or_null()).ok_or_else(|| {
-            fail(
-                51044 + position as i32,
-                format!("$atan2 only supports numeric types, not {}", args[position].type_name()),
-            )
-        })
-    };
-    let (y, x) = (numeric(0)?, numeric(1)?);
-    let angle = y.to_f64().atan2(x.to_f64());
-    let decimal = matches!((y, x), (Number::Decimal(_), _) | (_, Number::Decimal(_)));
-    Ok(Some(if decimal {
-        Number::Decimal(Decimal::from_f64(angle)).into()
-    } else {
-        bson::Bson::Double(angle)
-    }))
+fn atan2(args: &[Operand<'_>], _: &Meter) -> Evaluated {
+    let wanted = "$atan2 only supports numeric types, not";
+    let (y, x) = (args[0].number(51044, wanted)?, args[1].number(51045, wanted)?);
+    Ok(Some(of_doubles(y, x, y.to_f64().atan2(x.to_f64()))))
 }

@@ -4,8 +4,9 @@ use bson::{Bson, bson, doc};
 
 use std::sync::Arc;
 
-use super::super::{Expression, ExpressionError, Interrupt, ParseContext, Variables};
+use super::super::{Expression, Interrupt, ParseContext, Variables};
 use super::{check, missing, refuse};
+use crate::error::{QueryError, fail};
 
 #[test]
 fn elements_and_slices() {
@@ -141,9 +142,9 @@ fn growth_inside_reduce_is_bounded() {
 struct Patience(std::sync::atomic::AtomicU64);
 
 impl Interrupt for Patience {
-    fn check(&self) -> Result<(), ExpressionError> {
+    fn check(&self) -> Result<(), QueryError> {
         match self.0.fetch_sub(1, std::sync::atomic::Ordering::Relaxed) {
-            0 => Err(ExpressionError::location(50, "operation exceeded time limit")),
+            0 => Err(fail(50, "operation exceeded time limit")),
             _ => Ok(()),
         }
     }
