@@ -17,13 +17,14 @@
 use std::collections::VecDeque;
 use std::fs::File;
 use std::ops::{Bound, Range};
-use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use lsm_tree::coding::Decode;
+use lsm_tree::file::read_exact;
 use lsm_tree::table::block::{BlockType, Header};
 use lsm_tree::table::{Block, BlockHandle, DataBlock};
-use lsm_tree::{SeqNo, Slice, Table};
+use lsm_tree::{Checksum, CompressionType, SeqNo, Slice, Table};
+use xxhash_rust::xxh3::xxh3_128;
 
 use crate::store::{Bytes, Direction, KeyRange, ReadError};
 use crate::trees::Tree;
@@ -192,14 +193,12 @@ struct TableWalk {
     file: Arc<File>,
     range: KeyRange,
     below: SeqNo,
-    /// Where the file is read from next, and where its pairs end.
+    /// Where the next block begins, and where the last one ends.
     unread: Range<u64>,
     /// How much is read next.
     read_ahead: usize,
-    /// What was read.
-    buffer: Vec<u8>,
-    /// Where in the buffer the next block begins.
-    next_block: usize,
+    /// What was read and not walked through, from the next block on.
+    chunk: Bytes,
     /// The pairs of the block at hand that are shown.
     pairs: Pairs,
     /// The pair that the walk has come to.
@@ -246,51 +245,55 @@ impl TableWalk {
             below,
             unread,
             read_ahead: first.map_or(0, |first| first.size() as usize),
-            buffer: Vec::new(),
-            next_block: 0,
+            chunk: Bytes::from(&[]),
             pairs: Pairs::default(),
             place: None,
             is_over: false,
         })
     }
 
-    /// Reads until the buffer has so many bytes of the next block. False if the table has ended.
+    /// Reads on unless so many bytes of the next block are there. False if the table has ended.
     fn fill(&mut self, needed: usize) -> Result<bool, lsm_tree::Error> {
-        let has = self.buffer.len() - self.next_block;
-        if has >= needed {
+        if self.chunk.len() >= needed {
             return Ok(true);
         }
         let left = usize::try_from(self.unread.end - self.unread.start).unwrap_or(usize::MAX);
-        if has == 0 && left == 0 {
+        if left == 0 {
             return Ok(false);
         }
-        self.buffer.drain(..self.next_block);
-        self.next_block = 0;
-        let more = self.read_ahead.max(needed - has).min(left);
-        self.buffer.resize(has + more, 0);
-        self.file.read_exact_at(&mut self.buffer[has..], self.unread.start)?;
-        self.unread.start += more as u64;
-        self.read_ahead = (self.read_ahead * 2).min(MAX_READ_AHEAD);
-        match has + more >= needed {
-            true => Ok(true),
-            false => Err(lsm_tree::Error::InvalidHeader("Block")),
+        if left < needed {
+            return Err(lsm_tree::Error::InvalidHeader("Block"));
         }
+        let length = self.read_ahead.max(needed).min(left);
+        self.chunk = Bytes(read_exact(&self.file, self.unread.start, length)?.into());
+        self.read_ahead = (self.read_ahead * 2).min(MAX_READ_AHEAD);
+        Ok(true)
     }
 
     /// Takes the pairs of the next block over. False if the table has ended.
     fn next_block(&mut self) -> Result<bool, lsm_tree::Error> {
-        if !self.fill(Header::serialized_len())? {
+        const HEADER: usize = Header::serialized_len();
+        if !self.fill(HEADER)? {
             return Ok(false);
         }
-        let header = Header::decode_from(&mut &self.buffer[self.next_block..])?;
-        let length = Header::serialized_len() + header.data_length as usize;
+        let header = Header::decode_from(&mut &self.chunk[..])?;
+        let length = HEADER + header.data_length as usize;
         self.fill(length)?;
-        let mut bytes = &self.buffer[self.next_block..self.next_block + length];
-        let block = Block::from_reader(&mut bytes, self.table.metadata.data_block_compression)?;
+        let block = match self.table.metadata.data_block_compression {
+            CompressionType::None => {
+                let data = self.chunk.slice(HEADER..length);
+                let (got, expected) = (Checksum::from_raw(xxh3_128(&data)), header.checksum);
+                if got != expected {
+                    return Err(lsm_tree::Error::ChecksumMismatch { got, expected });
+                }
+                Block { header, data: Slice::from(data.0) }
+            }
+        };
         if block.header.block_type != BlockType::Data {
             return Err(lsm_tree::Error::InvalidHeader("Block"));
         }
-        self.next_block += length;
+        self.chunk = self.chunk.slice(length..self.chunk.len());
+        self.unread.start += length as u64;
         let below = self.below.saturating_sub(self.table.global_seqno());
         self.is_over = self.pairs.take(DataBlock::new(block), below, &self.range);
         Ok(true)

@@ -6,13 +6,14 @@
 
 #![allow(clippy::unwrap_used, reason = "a panic is the report")]
 
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use proptest::prelude::*;
 use quorate_storage::{
     Batch, CommitError, Direction, DiskOptions, DiskStore, Fate, KeyRange, KeyspaceError,
-    OpenError, SimulatedFiles, Snapshot, Store, SyncError,
+    OpenError, ReadError, SimulatedFiles, Snapshot, Store, SyncError,
 };
 
 const SMALL: DiskOptions = DiskOptions { cache_bytes: 1 << 20, memtable_bytes: 2_000 };
@@ -315,6 +316,53 @@ fn a_flipped_bit_in_a_tree_is_found() {
     assert!(
         found.iter().any(|damage| damage.file == table && damage.keyspace.is_some()),
         "{found:?}"
+    );
+}
+
+#[test]
+fn a_walk_through_a_damaged_table_ends_with_an_error() {
+    let directory = tempfile::tempdir().unwrap();
+    let files = SimulatedFiles::new();
+    let store = open(&files, directory.path()).unwrap();
+    let keyspace = store.create_keyspace("rising").unwrap();
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    for number in 0_u32.. {
+        let mut batch = Batch::new();
+        batch.insert(keyspace, &number.to_be_bytes(), vec![7; 300]);
+        store.commit(batch).unwrap();
+        if has_tables(&directory.path().join("trees")) {
+            break;
+        }
+        assert!(std::time::Instant::now() < deadline, "nothing was flushed");
+    }
+    // What is being flushed is flushed before it is opened again.
+    drop(store);
+    let store = open(&files, directory.path()).unwrap();
+    let failures = || {
+        let snapshot = store.snapshot();
+        let walked = store.keyspaces().into_iter().map(|(_, keyspace)| {
+            let mut walk = snapshot.walk(keyspace, KeyRange::all())?;
+            while walk.advance()? {}
+            Ok(())
+        });
+        walked.filter_map(Result::err).collect::<Vec<ReadError>>()
+    };
+    assert!(failures().is_empty());
+    let tables = std::fs::read_dir(directory.path().join("trees"))
+        .unwrap()
+        .flat_map(|tree| std::fs::read_dir(tree.unwrap().path().join("tables")).unwrap());
+    for table in tables.map(|table| table.unwrap().path()) {
+        let file = std::fs::File::options().read(true).write(true).open(&table).unwrap();
+        // In the pairs of its first block, behind the header.
+        let mut byte = [0];
+        file.read_exact_at(&mut byte, 60).unwrap();
+        file.write_all_at(&[byte[0] ^ 0x10], 60).unwrap();
+    }
+    let failures = failures();
+    assert!(!failures.is_empty());
+    assert!(
+        failures.iter().all(|failure| matches!(failure, ReadError::Damaged(_))),
+        "{failures:?}"
     );
 }
 
