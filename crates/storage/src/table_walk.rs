@@ -46,6 +46,8 @@ pub(crate) struct TreeWalk<T> {
     at: At,
     /// Keeps the snapshot.
     held: T,
+    /// Whether the tree is to be told where the first key of the range is.
+    tells_first: bool,
 }
 
 /// Neighbouring keys, and where they are.
@@ -83,7 +85,25 @@ impl<T: Clone + Send + 'static> TreeWalk<T> {
         });
         let sections = in_memory.chain(tables).filter(|section| section.overlaps(&range));
         let sections = join(sections.collect());
-        Self { tree, range, below, sections, at: At::Nowhere, held }
+        let tells_first = tree.emptied.wants_to_learn();
+        Self { tree, range, below, sections, at: At::Nowhere, held, tells_first }
+    }
+
+    /// Goes to the next pair, in this section or a later one.
+    fn go_on(&mut self) -> Result<bool, ReadError> {
+        loop {
+            let has_come = match &mut self.at {
+                At::Nowhere => false,
+                At::Table(walk) => walk.advance()?,
+                At::Merged(walk) => walk.advance()?,
+            };
+            if has_come {
+                return Ok(true);
+            }
+            self.at = At::Nowhere;
+            let Some(section) = self.sections.pop_front() else { return Ok(false) };
+            self.at = self.begin(section)?;
+        }
     }
 
     fn begin(&self, section: Section) -> Result<At, ReadError> {
@@ -104,19 +124,12 @@ impl<T: Clone + Send + 'static> TreeWalk<T> {
 
 impl<T: Clone + Send + 'static> Walk for TreeWalk<T> {
     fn advance(&mut self) -> Result<bool, ReadError> {
-        loop {
-            let has_come = match &mut self.at {
-                At::Nowhere => false,
-                At::Table(walk) => walk.advance()?,
-                At::Merged(walk) => walk.advance()?,
-            };
-            if has_come {
-                return Ok(true);
-            }
-            self.at = At::Nowhere;
-            let Some(section) = self.sections.pop_front() else { return Ok(false) };
-            self.at = self.begin(section)?;
+        let has_come = self.go_on()?;
+        if std::mem::take(&mut self.tells_first) {
+            let first = self.lent().map(|(key, _)| key);
+            self.tree.emptied.learn(&self.range, first, self.below);
         }
+        Ok(has_come)
     }
 
     fn lent(&self) -> Option<(&[u8], Value<'_>)> {

@@ -105,7 +105,7 @@ pub(crate) struct Tree {
     tree: AnyTree,
     descriptors: Arc<DescriptorTable>,
     unflushed: Mutex<Unflushed>,
-    emptied: Emptied,
+    pub(crate) emptied: Emptied,
     /// Its directory goes with the last reader.
     dropped: AtomicBool,
 }
@@ -289,11 +289,11 @@ impl Tree {
         below: u64,
         held: T,
     ) -> Box<dyn Walk> {
-        if self.emptied.wants_to_learn() {
-            return Box::new(ScanWalk::from(self.scan(range, Direction::Forward, below, held)));
-        }
         if let Some(start) = self.emptied.skip(&range, below) {
             range.start = Bound::Included(start);
+            if range.is_empty() {
+                return Box::new(ScanWalk::from(Box::new(std::iter::empty()) as Scan));
+            }
         }
         let in_memory = {
             let unflushed = self.unflushed();
