@@ -12,7 +12,8 @@
 //! in tables that do not overlap, so that nearly all of a collection needs no merging.
 //!
 //! The order in which this looks matters. First what is in memory only, then the tables: what a flush moves in between
-//! is found in both. What the snapshot shows stays in tables as long as the snapshot lives.
+//! is found in both. The tables are the newest ones. A snapshot that is older than they are is read by the engine, which keeps
+//! older tables for it.
 
 use std::collections::VecDeque;
 use std::fs::File;

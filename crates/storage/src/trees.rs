@@ -81,6 +81,7 @@ impl TreeContext {
         close_to_others(&path)?;
         let persisted = tree.get_highest_persisted_seqno().unwrap_or(0);
         self.sequences.fetch_max(persisted + 1);
+        let newest = Newest { version: tree.current_version().id(), since: self.sequences.get() };
         Ok(Arc::new(Tree {
             number,
             name: name.to_owned(),
@@ -88,6 +89,8 @@ impl TreeContext {
             path,
             tree,
             descriptors: Arc::clone(&self.descriptors),
+            sequences: self.sequences.clone(),
+            newest: Mutex::new(newest),
             unflushed: Mutex::default(),
             emptied: Emptied::default(),
             dropped: AtomicBool::new(false),
@@ -104,10 +107,21 @@ pub(crate) struct Tree {
     path: PathBuf,
     tree: AnyTree,
     descriptors: Arc<DescriptorTable>,
+    sequences: SequenceNumberCounter,
+    newest: Mutex<Newest>,
     unflushed: Mutex<Unflushed>,
     pub(crate) emptied: Emptied,
     /// Its directory goes with the last reader.
     dropped: AtomicBool,
+}
+
+/// The tables that a tree has come to by a flush or a merge. A snapshot that is older than they are reads those before
+/// them: a merge forgets versions that no later snapshot can see.
+#[derive(Clone, Copy)]
+struct Newest {
+    version: u64,
+    /// Snapshots that show all sequences below this read them.
+    since: u64,
 }
 
 /// What is in memory only.
@@ -194,6 +208,7 @@ impl Tree {
         self.tree.flush(&lock, oldest_snapshot)?;
         drop(lock);
         self.unflushed().sealed = None;
+        self.note_tables();
         close_to_others(&self.path)?;
         Ok(())
     }
@@ -208,10 +223,25 @@ impl Tree {
             let before = self.tree.current_version().id();
             self.tree.compact(Arc::new(Leveled::default()), oldest_snapshot())?;
             close_to_others(&self.path)?;
+            self.note_tables();
             let is_over = self.tree.current_version().id() == before;
             if is_over || stop.load(Ordering::Acquire) || self.is_dropped() {
                 return Ok(());
             }
+        }
+    }
+
+    fn newest(&self) -> MutexGuard<'_, Newest> {
+        self.newest.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// There may be other tables. Two threads come here, one that flushes and one that merges.
+    fn note_tables(&self) {
+        let mut newest = self.newest();
+        let version = self.tree.current_version().id();
+        if newest.version != version {
+            // The version has a sequence below this one.
+            *newest = Newest { version, since: self.sequences.get() };
         }
     }
 
@@ -300,7 +330,10 @@ impl Tree {
             let spans = [&unflushed.sealed, &unflushed.active];
             spans.map(|memory| memory.as_ref().map(|memory| memory.keys.clone()))
         };
-        let version = self.tree.current_version();
+        let (version, newest) = (self.tree.current_version(), *self.newest());
+        if version.id() != newest.version || below < newest.since {
+            return Box::new(ScanWalk::from(self.scan(range, Direction::Forward, below, held)));
+        }
         let (in_memory, tables) = (in_memory.into_iter().flatten(), version.iter_tables().cloned());
         Box::new(TreeWalk::new(Arc::clone(self), range, (below, held), in_memory, tables))
     }

@@ -223,9 +223,20 @@ impl Shared {
         let last = self.group.last_committed();
         self.group.sync_through(last).map_err(|_| Failure::Other)?;
         tree.flush(self.oldest_snapshot())?;
+        self.show_tables();
         lock(&self.work.state).merges.insert(tree.number);
         self.work.merge_wanted.notify_one();
         Ok(())
+    }
+
+    /// Lets snapshots see what was flushed and merged. New tables have a sequence, and until the next commit a snapshot
+    /// would read those before them, which stay as long as it can.
+    fn show_tables(&self) {
+        let commit = lock(&self.commit);
+        let mut published = self.published();
+        published.visible = published.visible.max(self.context.sequences.get());
+        drop(published);
+        drop(commit);
     }
 
     /// Records up to this sequence are too far back to be in memory only.
@@ -306,6 +317,7 @@ impl Shared {
                 continue;
             };
             let merged = tree.compact(|| self.oldest_snapshot(), &work.stop).map_err(Failure::from);
+            self.show_tables();
             self.judge();
             // The lock also sees to it that no writer is between its look and its sleep.
             let mut state = lock(&work.state);
