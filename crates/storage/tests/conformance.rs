@@ -213,13 +213,14 @@ fn syncs_are_counted_and_cover_everything_before_them(factory: &impl Factory) {
             put(&store, keyspace, &[number], b"v");
         }
         let last = store.last_committed();
+        let early = store.last_synced().as_u64();
         store.sync_through(last).unwrap();
         assert_eq!(store.last_synced(), last);
         store.sync_through(last).unwrap();
         let statistics = store.statistics();
         assert_eq!(statistics.commits, 10);
         assert!(statistics.syncs > 0);
-        (statistics.syncs == 1).then_some((store, last))
+        (early == 0 && statistics.syncs == 1).then_some((store, last))
     };
     // A store that was just made may sync once for itself, when it gives up its first segment.
     let once = (0..5).find_map(|_| synced_once());
