@@ -37,7 +37,7 @@ const POST_IMAGE: &str = "postImage";
 enum Action {
     Nothing,
     Remove(Found),
-    Store(Found, Changed),
+    Store(Box<(Found, Changed)>),
     Insert(Document),
 }
 
@@ -162,7 +162,8 @@ fn carry_out(
             writer.enter_image(PRE_IMAGE);
             writer.remove(&collection, found.record, &found.document)
         }
-        (Action::Store(found, after), (_, Some(mut collection), Some(update))) => {
+        (Action::Store(change), (_, Some(mut collection), Some(update))) => {
+            let (found, after) = *change;
             writer.enter_statement(0, || reply.clone())?;
             writer.enter_image(if new { POST_IMAGE } else { PRE_IMAGE });
             update.store(writer, &mut collection, &found, &after)
@@ -259,7 +260,7 @@ fn change(found: Found, update: &ParsedUpdate, new: bool) -> Result<Modification
         value: Some(value),
         array_index: found.details.array_index,
         action: match after {
-            Some(after) => Action::Store(found, after),
+            Some(after) => Action::Store(Box::new((found, after))),
             None => Action::Nothing,
         },
     })
