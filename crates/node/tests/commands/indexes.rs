@@ -60,6 +60,24 @@ fn unique_sparse_and_partial_indexes_refuse_only_what_they_hold() {
     member.validate("c");
 }
 
+/// The update touches no field of the index, but one of its filter.
+#[test]
+fn an_update_moves_a_document_into_and_out_of_a_partial_index() {
+    let member = Member::new();
+    let index = doc! {"key": {"p": 1}, "name": "p", "partialFilterExpression": {"on": true}};
+    member.ok(doc! {"createIndexes": "c", "indexes": [index]});
+    member.insert("c", vec![doc! {"_id": 1, "p": 1, "on": true}, doc! {"_id": 2, "p": 1}]);
+    for (id, on) in [(2, true), (1, false), (2, false), (1, true)] {
+        let update = doc! {"q": {"_id": id}, "u": {"$set": {"on": on}}};
+        member.ok(doc! {"update": "c", "updates": [update]});
+        let filter = doc! {"p": 1, "on": true};
+        let indexed = member.find(doc! {"find": "c", "filter": filter.clone(), "hint": "p"});
+        let scanned = member.find(doc! {"find": "c", "filter": filter, "hint": {"$natural": 1}});
+        assert_eq!(indexed.len(), scanned.len(), "{id} {on}");
+        member.validate("c");
+    }
+}
+
 #[test]
 fn expired_documents_go() {
     let member = Member::new();

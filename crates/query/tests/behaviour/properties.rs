@@ -363,3 +363,19 @@ proptest! {
         prop_assert!(matcher.matches(&inserted).unwrap());
     }
 }
+
+/// Random updates hardly ever rename to a name that may be renamed to.
+#[test]
+fn a_part_sees_both_ends_of_a_rename() {
+    let before = doc! { "_id": 1, "a": 1, "b": 2, "c": { "d": 3 } };
+    let raw = RawDocumentBuf::try_from(&before).unwrap();
+    for (source, target) in [("a", "new"), ("a", "b"), ("c.d", "a"), ("a", "c.e"), ("none", "a")] {
+        let update = Update::parse(&doc! { "$rename": { source: target } }.into()).unwrap();
+        let part = Part::read(&raw, &update.touched_fields().unwrap()).unwrap();
+        let whole = update.apply(&before, &context()).unwrap();
+        let spliced = update.apply(part.before(), &context()).unwrap();
+        let spliced = spliced.map(|after| part.changed_to(&after).unwrap());
+        let spliced = spliced.map(|raw| Document::try_from(&raw).unwrap());
+        assert_eq!(spliced, whole, "{source} to {target}");
+    }
+}
