@@ -26,9 +26,7 @@ use quorate_transactions::TransactionId;
 use quorate_wire::to_bson_timestamp;
 
 use self::build::Build;
-pub(crate) use self::check::{
-    MAX_DOCUMENT_BYTES, check_document, index_keys_of, keys_of, keys_of_version,
-};
+pub(crate) use self::check::{check_document, index_keys_of, keys_of, keys_of_version};
 use self::check::{check_validator, duplicate_key};
 pub(crate) use self::lock::{Held, WriteLock};
 pub(crate) use self::oplog::{

@@ -12,8 +12,8 @@
 
 use bson::{Bson, Document, RawDocument, RawDocumentBuf};
 
-use crate::value::measure;
 use crate::value::raw_scan::RawScan;
+use crate::value::{MAX_DOCUMENT_SIZE, measure};
 
 /// The field that is in every part.
 const ID: &str = "_id";
@@ -60,7 +60,8 @@ impl<'a> Part<'a> {
         &self.before
     }
 
-    /// The whole document, once its part has become this. None if that has no form as bytes.
+    /// The whole document, once its part has become this. None if that has no form as bytes, or is larger than a document
+    /// may be: an update of the whole tells of it.
     pub fn changed_to(&self, after: &Document) -> Option<RawDocumentBuf> {
         let after = RawDocumentBuf::try_from(after).ok()?;
         let mut bytes = Vec::with_capacity(self.whole.as_bytes().len() + after.as_bytes().len());
@@ -80,6 +81,9 @@ impl<'a> Part<'a> {
             }
         }
         bytes.push(0);
+        if bytes.len() > MAX_DOCUMENT_SIZE {
+            return None;
+        }
         let length = i32::try_from(bytes.len()).ok()?;
         bytes[..4].copy_from_slice(&length.to_le_bytes());
         RawDocumentBuf::from_bytes(bytes).ok()

@@ -166,7 +166,7 @@ fn carry_out(
             let (found, after) = *change;
             writer.enter_statement(0, || reply.clone())?;
             writer.enter_image(if new { POST_IMAGE } else { PRE_IMAGE });
-            update.store(writer, &mut collection, &found, &after)
+            update.store(writer, &mut collection, &found, after)
         }
         (Action::Insert(document), (namespace, _, Some(update))) => {
             writer.enter_statement(0, || reply.clone())?;

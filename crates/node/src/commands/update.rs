@@ -24,7 +24,7 @@ use crate::finder::Found;
 use crate::namespace::Namespace;
 use crate::repeated_fields::rewrite;
 use crate::select::Selection;
-use crate::writer::{MAX_DOCUMENT_BYTES, Telling, Writer};
+use crate::writer::{Telling, Writer};
 
 /// The fields of a statement.
 pub(super) const STATEMENT_FIELDS: [&str; 7] =
@@ -188,10 +188,7 @@ impl ParsedUpdate {
         if let Some(part) = touched.and_then(|fields| Part::read(&found.document, fields)) {
             let change = self.update.change(part.before(), &context)?;
             let Some(Change { after, told_as }) = change else { return Ok(None) };
-            // What is too large is told of by the update of the whole.
-            let whole = part.changed_to(&after);
-            if let Some(whole) = whole.filter(|whole| whole.as_bytes().len() <= MAX_DOCUMENT_BYTES)
-            {
+            if let Some(whole) = part.changed_to(&after) {
                 let before = part.into_before();
                 return Ok(Some(Changed { before, after, told_as, whole, is_part: true }));
             }
@@ -201,14 +198,6 @@ impl ParsedUpdate {
         let Some(Change { after, told_as }) = change else { return Ok(None) };
         let whole = rewrite(&found.document, (&before, &after), &told_as)?;
         Ok(Some(Changed { before, after, told_as, whole, is_part: false }))
-    }
-
-    fn telling<'a>(&'a self, changed: &'a Changed) -> Telling<'a> {
-        Telling {
-            told_as: &changed.told_as,
-            versions: Some((&changed.before, &changed.after)),
-            touched: self.touched.as_deref().filter(|_| changed.is_part),
-        }
     }
 
     /// The document that the query and the update describe.
@@ -245,11 +234,15 @@ impl ParsedUpdate {
         writer: &mut Writer<'_>,
         collection: &mut Arc<Collection>,
         found: &Found,
-        change: &Changed,
+        change: Changed,
     ) -> Result<(), CommandError> {
         writer.check_interrupt()?;
-        let (new, bypass) = (change.whole.clone(), self.bypass_validation);
-        let (old, telling) = (&found.document, self.telling(change));
+        let telling = Telling {
+            told_as: &change.told_as,
+            versions: Some((&change.before, &change.after)),
+            touched: self.touched.as_deref().filter(|_| change.is_part),
+        };
+        let (old, new, bypass) = (&found.document, change.whole, self.bypass_validation);
         writer.replace(collection, found.record, old, new, telling, bypass)
     }
 }
@@ -320,7 +313,7 @@ fn try_update_statement(
             };
             if let Some(after) = after {
                 writer.enter_statement(place, || next.result())?;
-                parsed.store(writer, collection, found, &after)?;
+                parsed.store(writer, collection, found, after)?;
             }
             updated = next;
             Ok(())

@@ -24,7 +24,7 @@ use crate::namespace::Namespace;
 use crate::node::Node;
 use crate::records::{DocumentBytes, View};
 use crate::repeated_fields::apply_change;
-use crate::writer::{MAX_DOCUMENT_BYTES, keys_of, keys_of_version};
+use crate::writer::{keys_of, keys_of_version};
 
 /// Threads that work on one batch.
 const PREPARERS: usize = 4;
@@ -157,11 +157,14 @@ pub(super) fn prepare_entry(
             let Some((record, old)) = view.by_id(collection, id)? else {
                 return Ok(Change::Missing);
             };
-            let change = Document::try_from(object)?;
-            let touched = changed_fields(&change);
-            let new = match object.get("$v") {
-                Ok(Some(_)) => updated(&old, &change, touched.as_deref())?,
-                _ => object.to_owned(),
+            let delta = match object.get("$v") {
+                Ok(Some(_)) => Some(Document::try_from(object)?),
+                _ => None,
+            };
+            let touched = delta.as_ref().and_then(changed_fields);
+            let new = match &delta {
+                Some(delta) => updated(&old, delta, touched.as_deref())?,
+                None => object.to_owned(),
             };
             let before = keys_of_version(collection, &old, touched.as_deref())?;
             let after = keys_of_version(collection, &new, touched.as_deref())?;
@@ -184,10 +187,8 @@ fn updated(
     change: &Document,
     touched: Option<&[&str]>,
 ) -> Result<RawDocumentBuf, CommandError> {
-    // What is too large is told of by the update of the whole.
     if let Some(part) = touched.and_then(|fields| Part::read(old, fields))
         && let Some(new) = apply_to_part(&part, change)?
-        && new.as_bytes().len() <= MAX_DOCUMENT_BYTES
     {
         return Ok(new);
     }

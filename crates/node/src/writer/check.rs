@@ -9,7 +9,7 @@ use crate::index_keys::{DocumentKeys, document_keys};
 use crate::structure::{Depth, check_document_bytes, malformed};
 
 /// The largest document that may be stored.
-pub(crate) const MAX_DOCUMENT_BYTES: usize = 16 * 1024 * 1024;
+const MAX_DOCUMENT_BYTES: usize = 16 * 1024 * 1024;
 
 /// The keys under which an index holds a document; none if the index leaves it out.
 pub(crate) fn index_keys_of(
