@@ -43,7 +43,7 @@ use quorate_replication::{
 };
 use quorate_wire::replica_set::config_document;
 use quorate_wire::to_bson_object_id;
-use tokio::sync::{oneshot, watch};
+use tokio::sync::{Notify, oneshot, watch};
 
 use crate::clock::Clock;
 use crate::connection;
@@ -121,6 +121,8 @@ pub(crate) struct ReplicaSet {
     standing: watch::Receiver<Standing>,
     /// The commit point alone: its waiters are woken by nothing else.
     committed: watch::Receiver<OpTimeAndWallTime>,
+    /// Tells that the commit point has moved while change streams wait.
+    streams: Arc<Notify>,
     progress: CloneProgress,
     next_waiter: AtomicU64,
     parts: Mutex<Option<host::Parts>>,
@@ -130,6 +132,11 @@ impl ReplicaSet {
     /// The commit point, as it moves.
     pub(crate) fn commit_points(&self) -> watch::Receiver<OpTimeAndWallTime> {
         self.committed.clone()
+    }
+
+    /// Returns when the commit point has moved while change streams waited.
+    pub(crate) async fn stream_news(&self) {
+        self.streams.notified().await;
     }
 
     /// Prepares the host. Nothing runs before [`start`](Self::start).
@@ -156,6 +163,7 @@ impl ReplicaSet {
         let appended = watch::Sender::new(recovered.last);
         let (standing_sender, standing) = watch::channel(node.standing());
         let (committed_sender, committed) = watch::channel(node.standing().commit_point);
+        let streams = Arc::<Notify>::default();
         let progress = CloneProgress::default();
         let parts = host::Parts {
             clone_progress: progress.clone(),
@@ -171,6 +179,7 @@ impl ReplicaSet {
             appended: appended.clone(),
             standing: standing_sender,
             committed: committed_sender,
+            streams: Arc::clone(&streams),
             topology,
             commits,
             farewells,
@@ -188,6 +197,7 @@ impl ReplicaSet {
             appended,
             standing,
             committed,
+            streams,
             progress,
             next_waiter,
             parts,

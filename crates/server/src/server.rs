@@ -334,11 +334,11 @@ fn failure_of(ended: Result<Result<(), String>, tokio::task::JoinError>) -> io::
     io::Error::other(why)
 }
 
-/// Wakes the change streams that have news, once for each move of the commit point.
+/// Wakes the change streams that have news, once for each move of the commit point, until the task is aborted.
 async fn tell_streams(shared: Arc<Shared>) {
     let Some(set) = &shared.replica_set else { return };
-    let mut committed = set.commit_points();
-    while committed.changed().await.is_ok() {
+    loop {
+        set.stream_news().await;
         shared.node.tell_streams();
     }
 }

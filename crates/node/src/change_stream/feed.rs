@@ -13,7 +13,7 @@ use quorate_change_events::{Event, NoImages, Options, events, transaction_events
 use quorate_protocol::Timestamp;
 use quorate_wire::timestamp_from;
 
-use super::room::Room;
+use super::room::SharedRoom;
 use super::{history_lost, transaction_key};
 use crate::error::CommandError;
 use crate::node::Node;
@@ -45,7 +45,7 @@ pub(crate) struct Feed {
     /// Entries that were read from the oplog and decoded since the start.
     decoded: AtomicU64,
     /// The streams that wait.
-    room: Arc<Mutex<Room>>,
+    room: Arc<SharedRoom>,
 }
 
 #[derive(Default)]
@@ -135,7 +135,7 @@ impl Feed {
     }
 
     /// The streams that wait.
-    pub(super) fn room(&self) -> Arc<Mutex<Room>> {
+    pub(super) fn room(&self) -> Arc<SharedRoom> {
         Arc::clone(&self.room)
     }
 

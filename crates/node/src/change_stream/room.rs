@@ -5,8 +5,8 @@
 //! woken only if it shows the event, or if the filter cannot decide.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bson::Document;
 use quorate_change_events::{Event, NoImages, Options, transaction_events};
@@ -24,6 +24,20 @@ const MAX_BATCHES: usize = 64;
 
 /// Transactions whose last entry has not come that a group remembers. With more of them its streams look by themselves.
 const MAX_UNFINISHED: usize = 64;
+
+/// The room, and how many commands wait in it or are about to.
+#[derive(Default)]
+pub(super) struct SharedRoom {
+    room: Mutex<Room>,
+    /// Read under the lock of the standing, which the lock of the room encloses.
+    awaiting: AtomicUsize,
+}
+
+impl SharedRoom {
+    pub(super) fn lock(&self) -> MutexGuard<'_, Room> {
+        self.room.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
 
 /// The waiting streams, and how much work they caused.
 #[derive(Default)]
@@ -71,13 +85,29 @@ impl Passed {
 /// A stream that waits, until this is dropped.
 #[must_use]
 pub struct StreamWait {
-    room: Arc<Mutex<Room>>,
+    room: Counted,
     cursor: i64,
 }
 
 impl Drop for StreamWait {
     fn drop(&mut self) {
-        self.room.lock().unwrap_or_else(PoisonError::into_inner).leave(self.cursor);
+        self.room.0.lock().leave(self.cursor);
+    }
+}
+
+/// The room, whose counter has one more until this is dropped.
+struct Counted(Arc<SharedRoom>);
+
+impl Counted {
+    fn begin(room: Arc<SharedRoom>) -> Self {
+        room.awaiting.fetch_add(1, Ordering::AcqRel);
+        Self(room)
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.awaiting.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
@@ -222,8 +252,9 @@ pub(super) fn shows(pipeline: &Pipeline, events: &[Event]) -> bool {
 impl Node {
     /// A command has found nothing in the stream of this cursor and waits for news.
     pub fn await_stream(&self, cursor: i64, wake: Wake) -> Awaited {
-        let shared = self.change_feed().room();
-        let mut room = shared.lock().unwrap_or_else(PoisonError::into_inner);
+        // Counted before it looks: the commit point moves before that look, or finds it counted.
+        let counted = Counted::begin(self.change_feed().room());
+        let mut room = counted.0.lock();
         let Some(mut borrowed) = self.cursors().borrow(cursor) else { return Awaited::News };
         let outlook = match &mut borrowed.changes {
             Some(stream) => stream.outlook(self),
@@ -238,7 +269,7 @@ impl Node {
         self.cursors().give_back(cursor, borrowed);
         drop(room);
         match outlook {
-            Outlook::Quiet => Awaited::Waits(StreamWait { room: shared, cursor }),
+            Outlook::Quiet => Awaited::Waits(StreamWait { room: counted, cursor }),
             Outlook::News => Awaited::News,
             Outlook::Unknown => Awaited::Unknown,
         }
@@ -258,11 +289,17 @@ impl Node {
         self.cursors().is_open(cursor)
     }
 
+    /// Whether a change stream waits, so that [`tell_streams`](Self::tell_streams) has something to do when the commit
+    /// point moves. May be asked under the lock of the standing.
+    pub fn has_waiting_streams(&self) -> bool {
+        self.change_feed().room().awaiting.load(Ordering::Acquire) > 0
+    }
+
     /// The commit point has moved: wakes the streams that have news.
     pub fn tell_streams(&self) {
         let shared = self.change_feed().room();
         for _ in 0..MAX_BATCHES {
-            let mut room = shared.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut room = shared.lock();
             let Some(from) = room.groups.iter().map(|group| group.position).min() else { return };
             match self.change_feed().after(self, from, READ_STEP) {
                 Ok(entries) if entries.is_empty() => return,

@@ -1,7 +1,5 @@
 //! What operators are shown of open streams: how far behind they are, and when they will be lost.
 
-use std::sync::PoisonError;
-
 use bson::{Bson, Document, doc};
 use quorate_protocol::Timestamp;
 use quorate_wire::to_bson_timestamp;
@@ -39,7 +37,7 @@ impl Node {
         let oldest = self.oldest_entry()?.timestamp;
         let committed = self.standing().commit_point.op_time.timestamp;
         let room = self.change_feed().room();
-        let waiting = room.lock().unwrap_or_else(PoisonError::into_inner).positions();
+        let waiting = room.lock().positions();
         let standings = streams.into_iter().map(|mut stream| {
             if let Some(position) = waiting.get(&stream.id) {
                 stream.position = stream.position.max(Timestamp::from_u64(*position));
@@ -55,7 +53,7 @@ impl Node {
         let standings = self.standings()?;
         let number = |count: u64| Bson::Int64(count as i64);
         let room = self.change_feed().room();
-        let (asked, woken) = room.lock().unwrap_or_else(PoisonError::into_inner).figures();
+        let (asked, woken) = room.lock().figures();
         let mut shown = doc! {
             "open": number(standings.len() as u64),
             "entriesRead": number(self.change_feed().decoded()),

@@ -133,6 +133,25 @@ fn a_change_wakes_only_the_streams_that_show_it() {
     assert_eq!(stream_figures(&member).1, 2, "none waits");
 }
 
+/// A host looks at the streams only while one of them waits: with none, a write wakes no task for them.
+#[test]
+fn streams_are_told_of_only_while_one_waits() {
+    let member = primary();
+    member.insert("c", vec![doc! { "_id": -1 }]);
+    let stream = open(&member, showing(1));
+    assert!(!member.node.has_waiting_streams(), "an open stream alone waits for nothing");
+    let first = wait(&member, stream.id, &Woken::default());
+    assert!(member.node.has_waiting_streams());
+    drop(first);
+    assert!(!member.node.has_waiting_streams());
+    // One that finds news does not wait.
+    member.insert("c", vec![doc! { "_id": 1, "n": 1 }]);
+    commit(&member);
+    assert!(matches!(member.node.await_stream(stream.id, Box::new(|| ())), Awaited::News));
+    assert!(matches!(member.node.await_stream(-5, Box::new(|| ())), Awaited::News));
+    assert!(!member.node.has_waiting_streams());
+}
+
 /// A stream that needs images cannot judge a change of its collection without them, but one of another it can.
 #[test]
 fn a_stream_with_images_waits_through_changes_elsewhere() {

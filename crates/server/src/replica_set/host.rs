@@ -18,7 +18,7 @@ use quorate_replication::{
     Ticket, WaiterId, WriteConcernError,
 };
 use tokio::runtime::Handle;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, oneshot, watch};
 use tokio::time::Instant;
 
 use super::fetching::{Fetch, Wanted};
@@ -50,6 +50,8 @@ pub(super) struct Parts {
     pub(super) standing: watch::Sender<Standing>,
     /// The commit point alone, for tasks that wait for nothing else.
     pub(super) committed: watch::Sender<OpTimeAndWallTime>,
+    /// Tells that the commit point has moved while change streams wait.
+    pub(super) streams: Arc<Notify>,
     pub(super) topology: watch::Sender<()>,
     /// Wakes cursors that wait for documents.
     pub(super) commits: watch::Sender<u64>,
@@ -60,11 +62,16 @@ pub(super) struct Parts {
 /// Publishes how the log stands: all of it, its end, and the commit point.
 fn tell_standing(node: &Node, parts: &Parts) {
     let (appended, standing) = (parts.appended.clone(), parts.standing.clone());
-    let committed = parts.committed.clone();
+    let (committed, streams) = (parts.committed.clone(), Arc::clone(&parts.streams));
+    let known = Arc::downgrade(&parts.node);
     node.on_standing(Box::new(move |now| {
         standing.send_replace(*now);
         let point = now.commit_point;
-        committed.send_if_modified(|known| std::mem::replace(known, point) != point);
+        let moved = committed.send_if_modified(|known| std::mem::replace(known, point) != point);
+        // A task that is woken for each write would cost it more than its change of data does.
+        if moved && known.upgrade().is_some_and(|node| node.has_waiting_streams()) {
+            streams.notify_one();
+        }
         appended.send_if_modified(|last| std::mem::replace(last, now.last) != now.last);
     }));
 }
