@@ -3,8 +3,8 @@
 
 use bson::raw::cstr;
 use bson::spec::BinarySubtype;
-use bson::{Binary, Document, RawDocumentBuf, doc};
-use quorate_wire::{Decoder, MsgFlags, MsgWriter, Payload, RequestId};
+use bson::{Binary, Document, RawDocument, RawDocumentBuf, doc};
+use quorate_wire::{MsgFlags, MsgWriter, RequestId};
 
 /// Bytes of a record.
 pub const RECORD_BYTES: usize = 200;
@@ -83,6 +83,56 @@ impl Dialect {
     }
 }
 
+/// The digits that end a key.
+const DIGITS: usize = 10;
+
+/// The requests of one connection, each with a key of its own. The bytes are written once, and only the number in them
+/// changes: a client that makes each request anew takes processor time from the contestant.
+pub struct Requests {
+    dialect: Dialect,
+    name: String,
+    bytes: Vec<u8>,
+    /// Where the digits of the key are; none if the request is made anew, because they are encoded or absent.
+    digits: Option<usize>,
+    /// Where the number of a session's write is.
+    write_number: Option<usize>,
+}
+
+impl Requests {
+    pub fn new(dialect: Dialect, name: String) -> Self {
+        let bytes = dialect.request(&key(&name, 0));
+        let place = |sought: &[u8]| bytes.windows(sought.len()).position(|part| part == sought);
+        let digits = place(key(&name, 0).as_bytes()).map(|at| at + name.len() + 1);
+        let write_number = place(b"\x12txnNumber\0").map(|at| at + "\x12txnNumber\0".len());
+        Self { dialect, name, bytes, digits, write_number }
+    }
+
+    /// The request with this number.
+    pub fn nth(&mut self, number: usize) -> &[u8] {
+        match self.digits {
+            None if self.dialect != Dialect::FloorLog => {
+                self.bytes = self.dialect.request(&key(&self.name, number));
+            }
+            None => {}
+            Some(at) => {
+                let mut rest = number;
+                for digit in self.bytes[at..at + DIGITS].iter_mut().rev() {
+                    *digit = b'0' + (rest % 10) as u8;
+                    rest /= 10;
+                }
+            }
+        }
+        if let Some(at) = self.write_number {
+            self.bytes[at..at + 8].copy_from_slice(&(number as i64 + 1).to_le_bytes());
+        }
+        &self.bytes
+    }
+}
+
+fn key(name: &str, number: usize) -> String {
+    format!("{name}-{number:0DIGITS$}")
+}
+
 /// The session and the number of a write, from its key: the name of the connection and how many it wrote before.
 fn session_of(key: &str) -> Document {
     let (name, number) = key.rsplit_once('-').unwrap_or((key, "0"));
@@ -116,16 +166,15 @@ fn quorate(bytes: &[u8]) -> Result<Option<usize>, String> {
     if bytes.len() < length {
         return Ok(None);
     }
-    let mut decoder = Decoder::new();
-    decoder.feed(&bytes[..length]);
-    let message = decoder.next_message().map_err(|error| error.to_string())?;
-    let Some(Payload::Msg(reply)) = message.map(|message| message.payload) else {
-        return Err("no OP_MSG".to_owned());
-    };
-    let fine = reply.body().get_i32("n").is_ok_and(|n| n == 1)
-        && reply.body().get("writeConcernError").is_ok_and(|error| error.is_none());
-    if fine { Ok(Some(length)) } else { Err(format!("{:?}", reply.body())) }
+    let body = bytes.get(BODY..length).and_then(|body| RawDocument::from_bytes(body).ok());
+    let Some(body) = body else { return Err("no OP_MSG with one section".to_owned()) };
+    let fine = body.get_i32("n").is_ok_and(|n| n == 1)
+        && body.get("writeConcernError").is_ok_and(|error| error.is_none());
+    if fine { Ok(Some(length)) } else { Err(format!("{body:?}")) }
 }
+
+/// Where the body of an OP_MSG begins: behind the header, the flags and the kind of its section.
+const BODY: usize = 16 + 4 + 1;
 
 fn etcd(bytes: &[u8]) -> Result<Option<usize>, String> {
     let text = String::from_utf8_lossy(bytes);

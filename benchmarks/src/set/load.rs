@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::dialects::{self, Dialect};
+use crate::dialects::{self, Dialect, Requests};
 
 /// Makes keys that no other run has.
 static NEXT_RUN: AtomicU64 = AtomicU64::new(0);
@@ -50,12 +50,14 @@ async fn write(
     end: Instant,
 ) -> Result<Vec<Duration>, String> {
     let mut connection = Connection::open(dialect, to).await?;
+    let mut requests = Requests::new(dialect, name);
     let mut latencies = Vec::new();
-    while Instant::now() < end {
-        let request = dialect.request(&format!("{name}-{}", latencies.len()));
-        let sent = Instant::now();
-        connection.exchange(&request).await?;
-        latencies.push(sent.elapsed());
+    let mut sent = Instant::now();
+    while sent < end {
+        connection.exchange(requests.nth(latencies.len())).await?;
+        let answered = Instant::now();
+        latencies.push(answered - sent);
+        sent = answered;
     }
     Ok(latencies)
 }
