@@ -93,18 +93,34 @@ impl EntrySource {
         view: SetView,
         say_something: bool,
     ) -> Result<Option<SentBatch>, CommandError> {
+        self.next_batch_of(node, view, say_something, MAX_BATCH_BYTES)
+    }
+
+    /// As [`next_batch`](Self::next_batch), with about so many bytes of entries at most. What is left makes it
+    /// [behind](Self::is_behind).
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn next_batch_of(
+        &mut self,
+        node: &Node,
+        view: SetView,
+        say_something: bool,
+        most_bytes: usize,
+    ) -> Result<Option<SentBatch>, CommandError> {
         let found = match self.sent {
             Some(sent) => node
-                .read_oplog_after(sent, MAX_BATCH_ENTRIES, MAX_BATCH_BYTES)?
+                .read_oplog_after(sent, MAX_BATCH_ENTRIES, most_bytes)?
                 .ok_or_else(|| place_lost(sent))?,
             None => {
                 let from = Bound::Included(self.asked.timestamp);
-                node.read_oplog(from, MAX_BATCH_ENTRIES, MAX_BATCH_BYTES)?
+                node.read_oplog(from, MAX_BATCH_ENTRIES, most_bytes)?
             }
         };
         let bytes: usize = found.entries.iter().map(|entry| entry.as_bytes().len()).sum();
         // Also when there is nothing to tell, or the sender would never wait again.
-        self.behind = found.entries.len() >= MAX_BATCH_ENTRIES || bytes >= MAX_BATCH_BYTES;
+        self.behind = found.entries.len() >= MAX_BATCH_ENTRIES || bytes >= most_bytes;
         let news = say_something || self.told != Some(view);
         if found.entries.is_empty() && !news {
             return Ok(None);

@@ -138,7 +138,8 @@ pub enum Author {
     Elsewhere,
 }
 
-/// Called after every append, under the write lock: must not block.
+/// Called after appends, by the thread that made them: must not block. Threads may call it in another order than that
+/// of their entries.
 pub type AppendListener = Box<dyn Fn(OpTimeAndWallTime, Author) + Send + Sync>;
 
 /// Learns why the store has stopped writing.
@@ -230,13 +231,16 @@ impl Replication {
         sequence: CommitSequence,
         entries: Vec<(OpTimeAndWallTime, Bytes)>,
         view: Arc<Moment>,
-        author: Author,
     ) {
         let Some(last) = entries.last().map(|(position, _)| *position) else { return };
         let bytes = entries.iter().map(|(_, entry)| entry.len() as u64).sum();
         let first = entries[0].0;
         guard(&self.recent).extend(entries);
         self.grown(sequence, first, last, bytes, view);
+    }
+
+    /// Tells the host of entries that were appended, the last of which is this.
+    pub(crate) fn tell_appended(&self, last: OpTimeAndWallTime, author: Author) {
         if let Some(listener) = self.listener.get() {
             listener(last, author);
         }

@@ -5,6 +5,7 @@
 //! it reads the newest snapshot, and no other writer commits while it lives. Waiting for the disk
 //! happens after the lock is gone, so that one sync serves many writers.
 
+mod announcement;
 mod build;
 mod capped;
 mod catalog;
@@ -25,6 +26,7 @@ use quorate_storage::{Batch, CommitSequence, Direction, KeyRange};
 use quorate_transactions::TransactionId;
 use quorate_wire::to_bson_timestamp;
 
+use self::announcement::Announcement;
 use self::build::Build;
 pub(crate) use self::check::{check_document, index_keys_of, keys_of, keys_of_version};
 use self::check::{check_validator, duplicate_key};
@@ -117,6 +119,8 @@ pub(crate) struct Writer<'n> {
     pub(crate) blocked: Option<TransactionId>,
     /// Keys that the next commit changes, for open transactions.
     pub(crate) reserved: Vec<Vec<u8>>,
+    /// Dropped after the write lock, which is declared above it.
+    pub(crate) announcement: Announcement<'n>,
 }
 
 /// A document that is about to be inserted.
@@ -154,6 +158,7 @@ impl<'n> Writer<'n> {
             interrupt: None,
             blocked: None,
             reserved: Vec::new(),
+            announcement: Announcement::new(node),
         }
     }
 
@@ -559,6 +564,7 @@ impl<'n> Writer<'n> {
     /// and nothing that was looked up before need be as it was.
     pub(crate) fn give_way(&mut self) -> Result<(), CommandError> {
         self.flush()?;
+        self.announcement.tell();
         self.state.give_way();
         if !self.is_staging() {
             self.forget_view();
@@ -574,6 +580,7 @@ impl<'n> Writer<'n> {
         work: impl FnOnce() -> Result<T, CommandError>,
     ) -> Result<T, CommandError> {
         self.flush()?;
+        self.announcement.tell();
         self.state.let_go();
         let done = work();
         self.state.take_again();

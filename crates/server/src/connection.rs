@@ -20,7 +20,7 @@ use tokio::task::block_in_place;
 
 use crate::hello_stream::Streamed;
 use crate::member_connection::MemberConnection;
-use crate::net::Stream;
+use crate::net::{ReadHalf, Stream, WriteHalf};
 use crate::patience::reached;
 use crate::replica_set::ReplicaSet;
 use crate::server::Shared;
@@ -116,6 +116,12 @@ impl Connection {
             is_read_from: false,
             is_injected: false,
         }
+    }
+
+    /// The halves of its socket, and the number of its next message.
+    pub(crate) fn into_halves(self) -> (ReadHalf<Stream>, WriteHalf<Stream>, i32) {
+        let (reader, writer) = self.stream.into_split();
+        (reader, writer, self.next_request)
     }
 
     /// A connection whose client is told why it may not stay.

@@ -7,14 +7,16 @@
 
 use std::sync::Arc;
 
-use quorate_protocol::{OpTime, PositionReport};
+use quorate_member::EntrySource;
+use quorate_protocol::PositionReport;
 use quorate_wire::replica_set::read_position_report;
 use quorate_wire::{MAX_MESSAGE_SIZE, Message, MsgFlags, Payload, RequestId};
+use tokio::io::AsyncReadExt;
 
 use crate::connection::{
     Connection, ConnectionError, Next, Received, error_body, read_more, take_apart,
 };
-use crate::replica_set::{OplogStream, ReplicaSet};
+use crate::replica_set::{ReplicaSet, Step};
 
 /// A connection whose other end has proved to be a member, where members must.
 pub(crate) struct MemberConnection {
@@ -31,8 +33,27 @@ impl MemberConnection {
     /// Serves the member until it leaves or the server ends. The first message is here already.
     pub(crate) async fn run(mut self, first: Received) -> Result<(), ConnectionError> {
         let mut ending = self.connection.shared.ending.subscribe();
-        let mut next = self.serve(first).await?;
-        while let Next::GoOn = next {
+        let mut received = Some(first);
+        loop {
+            if let Some(received) = received.take() {
+                if let Some(from) = received.oplog_from(&self.set) {
+                    match self.set.open_source(from) {
+                        Ok(source) => {
+                            let cut = self.set.cut();
+                            return cut.guard(self.stream_oplog(received.request, source)).await;
+                        }
+                        Err(error) => {
+                            let body = error_body(&error);
+                            let flags = MsgFlags::NONE;
+                            self.connection
+                                .send(received.request, false, false, flags, &body)
+                                .await?;
+                        }
+                    }
+                } else if let Next::Close = self.connection.serve(received).await? {
+                    return Ok(());
+                }
+            }
             let Connection { shared, stream, decoder, .. } = &mut self.connection;
             let Some(message) = decoder.next_message()? else {
                 tokio::select! {
@@ -44,72 +65,38 @@ impl MemberConnection {
                 continue;
             };
             shared.node.count_received(message.header.message_length);
-            next = match report_in(&self.set, &message) {
-                Some(report) => match self.set.hear_report(report).await {
-                    true => Next::GoOn,
-                    false => Next::Close,
-                },
-                None => {
-                    let received = take_apart(&message);
-                    self.serve(received).await?
+            match report_in(&self.set, &message) {
+                Some(report) => {
+                    if !self.set.hear_report(report).await {
+                        return Ok(());
+                    }
                 }
-            };
-        }
-        Ok(())
-    }
-
-    async fn serve(&mut self, received: Received) -> Result<Next, ConnectionError> {
-        match received.oplog_from(&self.set) {
-            Some(from) => {
-                let cut = self.set.cut();
-                cut.guard(self.stream_oplog(received.request, from)).await
+                None => received = Some(take_apart(&message)),
             }
-            None => self.connection.serve(received).await,
         }
     }
 
     /// Pushes the oplog to the member until it leaves.
     async fn stream_oplog(
-        &mut self,
-        mut request: RequestId,
-        from: OpTime,
-    ) -> Result<Next, ConnectionError> {
-        let connection = &mut self.connection;
-        let node = Arc::clone(&connection.shared.node);
-        let mut ending = connection.shared.ending.subscribe();
-        let mut stream = match OplogStream::open(&self.set, &node, from) {
-            Ok(stream) => stream,
-            Err(error) => {
-                let body = error_body(&error);
-                connection.send(request, false, false, MsgFlags::NONE, &body).await?;
-                return Ok(Next::GoOn);
-            }
-        };
-        let mut say_something = true;
+        self,
+        request: RequestId,
+        source: EntrySource,
+    ) -> Result<(), ConnectionError> {
+        let shared = Arc::clone(&self.connection.shared);
+        let mut ending = shared.ending.subscribe();
+        let (mut reader, writer, next) = self.connection.into_halves();
+        let (stream, _following) = self.set.follow(source, writer, (request, next));
+        let mut role = self.set.role();
         loop {
-            match stream.next_batch(&node, say_something) {
-                Ok(Some(body)) => {
-                    let flags = MsgFlags::MORE_TO_COME;
-                    request = connection.send(request, false, false, flags, &body).await?;
-                }
-                Ok(None) => {}
-                Err(error) => {
-                    let body = error_body(&error);
-                    connection.send(request, false, false, MsgFlags::NONE, &body).await?;
-                    return Ok(Next::Close);
-                }
+            if let Step::End = stream.step(&shared.node, shared.write_timeout).await? {
+                return Ok(());
             }
-            if stream.has_ended() {
-                return Ok(Next::Close);
-            }
-            say_something = tokio::select! {
-                due = stream.news() => due,
+            tokio::select! {
+                () = stream.wait(&shared.node, &mut role) => {}
                 // A follower has nothing to say: whatever it does, it is leaving.
-                _ = read_more(&mut connection.stream, &mut connection.decoder) => {
-                    return Ok(Next::Close);
-                }
-                _ = ending.wait_for(|ending| *ending) => return Ok(Next::Close),
-            };
+                _ = reader.read_u8() => return Ok(()),
+                _ = ending.wait_for(|ending| *ending) => return Ok(()),
+            }
         }
     }
 }

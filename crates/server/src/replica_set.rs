@@ -35,26 +35,28 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bson::{Document, RawDocumentBuf, doc};
-use quorate_member::{CloneProgress, RoleView, SetView};
+use quorate_member::{CloneProgress, EntrySource, RoleView, SetView};
 use quorate_node::{Command, CommandError, ErrorCode, Node, Standing};
 use quorate_protocol::{MemberState, OpTime, OpTimeAndWallTime, PositionReport, ServerAddress};
 use quorate_replication::{
     Input, MemberOptions, Reply, Request, Status, WaiterId, config_warnings,
 };
 use quorate_wire::replica_set::config_document;
-use quorate_wire::to_bson_object_id;
+use quorate_wire::{RequestId, to_bson_object_id};
 use tokio::sync::{Notify, oneshot, watch};
 
 use crate::clock::Clock;
 use crate::connection;
 use crate::dialer::Dialer;
 use crate::disk::INELIGIBLE;
+use crate::net::{Stream, WriteHalf};
 use crate::write_gate::WriteGate;
 
 pub(crate) use cut::Cut;
 use inbox::Inbox;
 pub(crate) use read_concern::ReadConcern;
-pub(crate) use source::OplogStream;
+pub(crate) use source::Step;
+use source::{Followers, Following, OplogStream};
 pub(crate) use write_concern::{Acknowledgement, Wanted, is_statement, write_concern_error};
 
 /// How long a primary whose disk is full waits for a successor that has everything.
@@ -114,9 +116,8 @@ pub(crate) struct ReplicaSet {
     dialer: Dialer,
     view: watch::Receiver<SetView>,
     role: watch::Receiver<RoleView>,
-    /// The end of the log, changed whenever it grows or is cut. Only wakes waiting tasks: they decide by
-    /// the standing.
-    appended: watch::Sender<OpTimeAndWallTime>,
+    /// The oplog streams to other members.
+    followers: Arc<Followers>,
     /// Where the log stands: the one value that reads decide by.
     standing: watch::Receiver<Standing>,
     /// The commit point alone: its waiters are woken by nothing else.
@@ -160,7 +161,7 @@ impl ReplicaSet {
         };
         let (view_sender, view) = watch::channel(shown);
         let (role_sender, role) = watch::channel(shown.role());
-        let appended = watch::Sender::new(recovered.last);
+        let followers = Arc::<Followers>::default();
         let (standing_sender, standing) = watch::channel(node.standing());
         let (committed_sender, committed) = watch::channel(node.standing().commit_point);
         let streams = Arc::<Notify>::default();
@@ -176,7 +177,7 @@ impl ReplicaSet {
             inbox: inbox.clone(),
             view: view_sender,
             role: role_sender,
-            appended: appended.clone(),
+            followers: Arc::clone(&followers),
             standing: standing_sender,
             committed: committed_sender,
             streams: Arc::clone(&streams),
@@ -194,7 +195,7 @@ impl ReplicaSet {
             dialer,
             view,
             role,
-            appended,
+            followers,
             standing,
             committed,
             streams,
@@ -231,8 +232,23 @@ impl ReplicaSet {
         self.role.clone()
     }
 
-    pub(crate) fn appended(&self) -> watch::Receiver<OpTimeAndWallTime> {
-        self.appended.subscribe()
+    /// The log of this member, for a follower that asks for what comes from an entry on.
+    pub(crate) fn open_source(&self, from: OpTime) -> Result<EntrySource, CommandError> {
+        let view = *self.view.borrow();
+        EntrySource::open(&view, &self.node, from)
+    }
+
+    /// Pushes entries to a follower from now on, until the second value is dropped.
+    pub(crate) fn follow(
+        &self,
+        source: EntrySource,
+        writer: WriteHalf<Stream>,
+        numbers: (RequestId, i32),
+    ) -> (Arc<OplogStream>, Following) {
+        let stream = OplogStream::new(source, writer, numbers, self.view(), self.cut());
+        let stream = Arc::new(stream);
+        let following = self.followers.join(&stream);
+        (stream, following)
     }
 
     /// Answers a command of the replica set; none if it is not one.

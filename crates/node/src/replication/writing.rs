@@ -295,7 +295,8 @@ impl Writer<'_> {
             if let Some(replication) = self.node.replication() {
                 let author = if self.is_replaying() { Author::Elsewhere } else { Author::Here };
                 let view = self.moment(last.op_time);
-                replication.appended(sequence, entries, view, author);
+                replication.appended(sequence, entries, view);
+                self.announcement.add(last, author);
             }
         }
     }

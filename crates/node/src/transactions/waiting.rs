@@ -209,6 +209,7 @@ impl Writer<'_> {
         interrupt.count_conflict();
         if self.state.transactions.table.is_open(holder) {
             let waiting = self.node.end_queue().enter(holder)?;
+            self.announcement.tell();
             self.state.let_go();
             let mut waited = Ok(());
             (self.node.options().block.0)(&mut || waited = waiting.wait(&interrupt));

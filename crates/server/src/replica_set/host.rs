@@ -24,6 +24,7 @@ use tokio::time::Instant;
 use super::fetching::{Fetch, Wanted};
 use super::initial_sync::InitialSync;
 use super::peers::Peers;
+use super::source::Followers;
 use super::threads::{Applier, Syncer, Worker};
 use super::write_concern::Acknowledgement;
 use super::{Answer, Inbox, Message, RoleView, copying, fetching};
@@ -46,7 +47,7 @@ pub(super) struct Parts {
     pub(super) inbox: Inbox,
     pub(super) view: watch::Sender<SetView>,
     pub(super) role: watch::Sender<RoleView>,
-    pub(super) appended: watch::Sender<OpTimeAndWallTime>,
+    pub(super) followers: Arc<Followers>,
     pub(super) standing: watch::Sender<Standing>,
     /// The commit point alone, for tasks that wait for nothing else.
     pub(super) committed: watch::Sender<OpTimeAndWallTime>,
@@ -59,9 +60,9 @@ pub(super) struct Parts {
     pub(super) gate: Arc<WriteGate>,
 }
 
-/// Publishes how the log stands: all of it, its end, and the commit point.
+/// Publishes how the log stands: all of it, and the commit point.
 fn tell_standing(node: &Node, parts: &Parts) {
-    let (appended, standing) = (parts.appended.clone(), parts.standing.clone());
+    let standing = parts.standing.clone();
     let (committed, streams) = (parts.committed.clone(), Arc::clone(&parts.streams));
     let known = Arc::downgrade(&parts.node);
     node.on_standing(Box::new(move |now| {
@@ -72,7 +73,6 @@ fn tell_standing(node: &Node, parts: &Parts) {
         if moved && known.upgrade().is_some_and(|node| node.has_waiting_streams()) {
             streams.notify_one();
         }
-        appended.send_if_modified(|last| std::mem::replace(last, now.last) != now.last);
     }));
 }
 
@@ -92,14 +92,15 @@ pub(super) async fn run(parts: Parts) -> Result<(), String> {
     tell_standing(node, &parts);
     let failing = syncer.clone();
     node.on_disk_failure(Box::new(move |why| failing.fail(why)));
-    let wake = syncer.clone();
+    let (wake, followers) = (syncer.clone(), Arc::clone(&parts.followers));
     let (commits, known) = (parts.commits.clone(), Arc::downgrade(node));
     node.on_append(Box::new(move |_, author| {
-        if commits.receiver_count() > 0
-            && let Some(node) = known.upgrade()
-        {
+        let Some(node) = known.upgrade() else { return };
+        if commits.receiver_count() > 0 {
             commits.send_replace(node.durability().0.as_u64());
         }
+        // First to the followers: what they do takes longer than a sync here.
+        followers.push(&node);
         if author == Author::Here {
             wake.wake();
         }
@@ -124,6 +125,8 @@ pub(super) async fn run(parts: Parts) -> Result<(), String> {
         peers: Peers::new(parts.inbox.clone(), parts.dialer),
         inbox: parts.inbox,
         view: parts.view,
+        is_view_new: false,
+        followers: parts.followers,
         role: parts.role,
         topology: parts.topology,
         farewells: parts.farewells,
@@ -141,6 +144,16 @@ pub(super) async fn run(parts: Parts) -> Result<(), String> {
         asked_successor: false,
     };
     inbox.run(host).await
+}
+
+/// A commit point that moved, or a change of the member's role.
+pub(super) struct FollowerNews(Arc<Followers>, Arc<Node>);
+
+impl FollowerNews {
+    /// Sends what followers were kept waiting for.
+    pub(super) fn push(self) {
+        self.0.push(&self.1);
+    }
 }
 
 pub(super) struct Host {
@@ -162,6 +175,9 @@ pub(super) struct Host {
     peers: Peers,
     pub(super) inbox: Inbox,
     view: watch::Sender<SetView>,
+    /// Whether followers may have to hear of it.
+    is_view_new: bool,
+    followers: Arc<Followers>,
     role: watch::Sender<RoleView>,
     topology: watch::Sender<()>,
     farewells: watch::Sender<u64>,
@@ -209,6 +225,12 @@ impl Host {
             self.armed = Some(next);
             self.rearmed = Some(Instant::now() + next.since(now));
         }
+    }
+
+    /// What followers are to hear of when the turn is over, if there is something.
+    pub(super) fn take_news(&mut self) -> Option<FollowerNews> {
+        let is_new = std::mem::take(&mut self.is_view_new);
+        is_new.then(|| FollowerNews(Arc::clone(&self.followers), Arc::clone(&self.node)))
     }
 
     /// When to wake the host's own task, if that has changed.
@@ -355,6 +377,7 @@ impl Host {
     /// Shows the view of the set to the commands that wait for it or decide by it.
     fn show(&mut self, view: SetView) {
         self.view.send_replace(view);
+        self.is_view_new = true;
         let role = view.role();
         self.role.send_if_modified(|known| std::mem::replace(known, role) != role);
     }

@@ -188,8 +188,11 @@ impl Inbox {
         host.messages = messages;
         drop(entered);
         std::mem::forget(unfinished);
-        let applier = host.applier.clone();
+        let (applier, news) = (host.applier.clone(), host.take_news());
         drop(slot);
+        if let Some(news) = news {
+            news.push();
+        }
         match applying {
             Applying::Elsewhere => applier.wake(),
             Applying::Here => applier.help(),
