@@ -200,7 +200,7 @@ impl OplogStream {
         tokio::select! {
             biased;
             () = self.wake.notified() => {}
-            _ = role.changed() => {}
+            Ok(()) = role.changed() => {}
             () = tokio::time::sleep_until(until) => {}
         }
     }
@@ -513,7 +513,7 @@ mod tests {
         pair.append(10);
         pair.push();
         assert_eq!(pair.has_sent(), Some(op_time(3)));
-        let mut role = watch::channel(view().role()).1;
+        let (_role, mut role) = watch::channel(view().role());
         while pair.has_sent() == Some(op_time(3)) {
             let waiting = pair.stream.wait(&pair.node, &mut role);
             tokio::time::timeout(KEEP_ALIVE / 2, waiting).await.expect("the task is woken");
@@ -528,7 +528,7 @@ mod tests {
         let mut pair = Pair::new().await;
         pair.step().await;
         assert_eq!(pair.received().await, 1);
-        let mut role = watch::channel(view().role()).1;
+        let (_role, mut role) = watch::channel(view().role());
         pair.commit();
         pair.push();
         while pair.stream.sending().source.told() != Some(*pair.view.borrow()) {
@@ -546,9 +546,9 @@ mod tests {
         pair.step().await;
         assert_eq!(pair.received().await, 1);
         let (mut pushed, mut got) = (0, 0);
-        while !pair.stream.sending().is_work_left() {
+        while pair.stream.sending().output.is_empty() {
             pair.commit();
-            for _ in 0..20 {
+            for _ in 0..3 {
                 pair.append(16 * 1024);
                 pushed += 1;
             }
@@ -561,22 +561,25 @@ mod tests {
         pushed += 1;
         pair.push();
         assert_eq!((pair.has_sent(), pair.stream.sending().output.len()), (sent, owed));
-        while got < pushed {
-            let stream = Arc::clone(&pair.stream);
-            let node = &pair.node;
-            let stepping = async { stream.step(node, PATIENCE).await.map(drop).unwrap() };
-            let reading = async {
-                let mut chunk = vec![0; 1 << 20];
-                let count = pair.socket.read(&mut chunk).await.unwrap();
-                pair.decoder.feed(&chunk[..count]);
-            };
-            tokio::join!(stepping, reading);
-            while let Some(message) = pair.decoder.next_message().unwrap() {
-                let Payload::Msg(message) = message.payload else { panic!("no OP_MSG") };
-                got += parse_batch(message.body()).unwrap().entries.len();
+        let (stream, node, last) = (Arc::clone(&pair.stream), &pair.node, op_time(pair.entries));
+        let sending = async {
+            while stream.sending().source.sent() != Some(last) || stream.sending().is_work_left() {
+                stream.step(node, PATIENCE).await.map(drop).unwrap();
             }
-        }
-        assert_eq!((got, pair.has_sent()), (pushed, Some(op_time(pair.entries))));
+        };
+        let (socket, decoder) = (&mut pair.socket, &mut pair.decoder);
+        let reading = async {
+            while got < pushed {
+                assert!(socket.read_buf(decoder.input()).await.unwrap() > 0);
+                while let Some(message) = decoder.next_message().unwrap() {
+                    let Payload::Msg(message) = message.payload else { panic!("no OP_MSG") };
+                    got += parse_batch(message.body()).unwrap().entries.len();
+                }
+            }
+        };
+        let both = async { tokio::join!(sending, reading) };
+        tokio::time::timeout(PATIENCE, both).await.expect("the follower gets everything");
+        assert_eq!(got, pushed);
     }
 
     /// During a cut nothing is sent by any thread.
@@ -606,10 +609,27 @@ mod tests {
         let held = pair.stream.sending();
         pair.push();
         drop(held);
-        let mut role = watch::channel(view().role()).1;
-        let waiting = pair.stream.wait(&pair.node, &mut role);
-        tokio::time::timeout(KEEP_ALIVE / 2, waiting).await.expect("the news is there");
+        let (_role, mut role) = watch::channel(view().role());
+        let mut waiting = Box::pin(pair.stream.wait(&pair.node, &mut role));
+        let looked = std::future::poll_fn(|context| Poll::Ready(waiting.as_mut().poll(context)));
+        assert_eq!(looked.await, Poll::Ready(()), "the news is there, and no time passes");
+        drop(waiting);
         pair.step().await;
         assert_eq!(pair.received().await, 1);
+    }
+
+    /// A push takes no more than a thread can spare. The task sends the rest.
+    #[tokio::test]
+    async fn a_push_leaves_large_batches_to_the_task() {
+        let mut pair = Pair::new().await;
+        pair.step().await;
+        assert_eq!(pair.received().await, 1);
+        pair.commit();
+        (0..8).for_each(|_| pair.append(16 * 1024));
+        pair.push();
+        let first = pair.received().await;
+        assert!((1..8).contains(&first), "{first} of 8");
+        pair.step().await;
+        assert_eq!(first + pair.received().await, 8);
     }
 }
