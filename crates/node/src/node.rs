@@ -40,7 +40,7 @@ use crate::replication::{self, IndexPrefetch, Replication};
 use crate::scheduling::LongWrite;
 use crate::scratch::Scratch;
 use crate::sessions::Sessions;
-use crate::transactions::{self, EndQueue};
+use crate::transactions::{self, ChangedRows, EndQueue, KnownRows};
 use crate::users::{Mechanism, scram_refused};
 use crate::writer::{WriteLock, Writer, WriterState, oplog_namespace};
 
@@ -97,6 +97,7 @@ pub struct Node {
     cursors: Mutex<Cursors>,
     moments: Mutex<Moments>,
     sessions: Mutex<Sessions>,
+    known_rows: Mutex<KnownRows>,
     fail_points: Mutex<FailPoints>,
     operations: Arc<Operations>,
     options: NodeOptions,
@@ -165,6 +166,7 @@ impl Node {
             cursors: Mutex::new(Cursors::new(cursor_seed)),
             moments: Mutex::default(),
             sessions: Mutex::default(),
+            known_rows: Mutex::default(),
             fail_points: Mutex::default(),
             operations: Arc::default(),
             options,
@@ -634,9 +636,17 @@ impl Node {
         lock(&self.fail_points)
     }
 
+    /// Rows of sessions as the newest commit left them. For holders of the write lock only.
+    pub(crate) fn known_rows(&self) -> MutexGuard<'_, KnownRows> {
+        lock(&self.known_rows)
+    }
+
     /// For holders of the write lock only.
     pub(crate) fn commit(&self, batch: Batch) -> Result<CommitSequence, CommandError> {
-        self.store.commit(batch).map_err(|error| self.not_committed(error))
+        let rows = ChangedRows::of(&batch, self.keyspaces.sessions);
+        let sequence = self.store.commit(batch).map_err(|error| self.not_committed(error))?;
+        self.known_rows().committed(rows);
+        Ok(sequence)
     }
 
     /// Tells the host of the member if the store has stopped writing: what it wrote last is unknown.
@@ -656,7 +666,7 @@ impl Node {
         changed: Catalog,
     ) -> Result<CommitSequence, CommandError> {
         let mut catalog = self.catalog.write().unwrap_or_else(PoisonError::into_inner);
-        let sequence = self.store.commit(batch).map_err(|error| self.not_committed(error))?;
+        let sequence = self.commit(batch)?;
         *catalog = Arc::new(changed);
         Ok(sequence)
     }

@@ -18,6 +18,7 @@ mod commands;
 mod commit;
 mod enter;
 mod expiry;
+mod known_rows;
 mod overlay;
 mod rows;
 mod shown;
@@ -35,7 +36,8 @@ pub(crate) use self::chain::{MAX_ENTRY_BYTES, is_abort, is_apply_ops, is_partial
 pub(crate) use self::commands::{abort, commit};
 pub(crate) use self::enter::{Numbered, check_part, check_target, conclude, enter, label};
 use self::expiry::Expiry;
-pub(crate) use self::rows::{SessionRow, number_key, row_of};
+pub(crate) use self::known_rows::{ChangedRows, KnownRows};
+pub(crate) use self::rows::{SessionRow, number_key};
 pub(crate) use self::shown::made_up_collection;
 use self::stage::Stage;
 pub(crate) use self::stage::{Staging, namespace_key};

@@ -280,6 +280,19 @@ impl Batch {
         })
     }
 
+    /// Its changes of one tree, in order: a key and the value to put there; none to remove it.
+    pub fn tree_changes(
+        &self,
+        keyspace: KeyspaceId,
+    ) -> impl Iterator<Item = (&Bytes, Option<&Bytes>)> {
+        let changes = self.operations.iter().filter(move |found| found.keyspace == keyspace);
+        changes.filter_map(|operation| match &operation.change {
+            Change::Put(key, value) => Some((key, Some(value))),
+            Change::Remove(key) => Some((key, None)),
+            Change::Append(..) | Change::Trim(_) | Change::Cut(_) => None,
+        })
+    }
+
     /// How many operations it holds.
     pub fn len(&self) -> usize {
         self.operations.len()

@@ -21,7 +21,7 @@ use quorate_storage::key::RecordId;
 use quorate_storage::{Batch, Direction};
 use quorate_wire::{timestamp_from, to_bson_date_time, to_bson_timestamp};
 
-use super::rows::{SessionRow, number_key, row_of};
+use super::rows::{SessionRow, number_key};
 use super::stage::Stage;
 use crate::error::{CommandError, ErrorCode};
 use crate::node::Node;
@@ -156,7 +156,7 @@ impl Writer<'_> {
         let nothing = RawDocument::from_bytes(&EMPTY_DOCUMENT)?;
         let steps = operations.iter().map(|(_, undo)| undo.as_deref().unwrap_or(nothing));
         let mut row = document_with_array(b"transaction\0", steps)?;
-        if let Some(before) = row_of(&self.newest_view(), session)? {
+        if let Some(before) = self.session_row(session)? {
             let before = Binary { subtype: BinarySubtype::Generic, bytes: before.to_vec() };
             row.append(cstr!("session"), before);
         }

@@ -35,7 +35,7 @@ use crate::fields::to_raw;
 use crate::records::{EMPTY_DOCUMENT, View, parse_record};
 use crate::replication::entry_position;
 use crate::sessions::SessionId;
-use crate::transactions::{SessionRow, number_key, previous_of, refused, row_of};
+use crate::transactions::{SessionRow, number_key, previous_of, refused};
 
 const RESULT_ROW: u8 = 1;
 
@@ -89,7 +89,7 @@ impl Writer<'_> {
     ) -> Result<(), CommandError> {
         let Some(write) = write else { return Ok(()) };
         let arrival = Arrival { number: write.number, kind: Kind::RetryableWrite };
-        let row = row_of(self.view(), &write.session)?;
+        let row = self.session_row(&write.session)?;
         let known = row.as_deref().and_then(SessionRow::from_bytes);
         let verdict = self.arrive(&write.session, arrival, known.map(SessionRow::stored));
         if let Verdict::Refuse(refusal) = verdict {
@@ -107,7 +107,7 @@ impl Writer<'_> {
     pub(crate) fn look_for_repetition(&mut self) -> Result<(), CommandError> {
         let Some(retry) = &self.retry else { return Ok(()) };
         let write = RetryableWrite { session: retry.session.clone(), number: retry.number };
-        let known = self.known_results(&write, row_of(self.view(), &write.session)?)?;
+        let known = self.known_results(&write, self.session_row(&write.session)?)?;
         if let Some(retry) = &mut self.retry {
             (retry.announced, retry.done, retry.last) = (known.announced, known.done, known.last);
             (retry.in_row, retry.has_rows) = (known.in_row, known.has_rows);
@@ -156,7 +156,7 @@ impl Writer<'_> {
         let same = |retry: &Retry| retry.session == write.session && retry.number == write.number;
         let retry = match self.replayed.take().filter(same) {
             Some(retry) => retry,
-            None => match known_retry(write, row_of(self.view(), &write.session)?.as_deref()) {
+            None => match known_retry(write, self.session_row(&write.session)?.as_deref()) {
                 Ok(retry) => retry,
                 // An older number than the one known here is of no use.
                 Err(error) if error.code == ErrorCode::TRANSACTION_TOO_OLD => return Ok(()),
@@ -245,7 +245,7 @@ impl Writer<'_> {
     ) -> Result<(), CommandError> {
         let keyspace = self.node.keyspaces().sessions;
         batch.remove(keyspace, result_key(&write.session, write.number, statement));
-        let bytes = row_of(self.view(), &write.session)?;
+        let bytes = self.session_row(&write.session)?;
         let row = bytes.as_deref().and_then(SessionRow::from_bytes);
         let Some(row) = row.filter(|row| row.number == write.number) else {
             // The session is further.
