@@ -178,7 +178,7 @@ impl OplogStream {
                 Due::Task => true,
                 Due::Soon => !sending.armed,
                 Due::Now if self.cut.is_cut() => true,
-                Due::Now => !sending.push(node, view) || !sending.armed,
+                Due::Now => !sending.push(node, view),
             };
             drop(sending);
             if is_task_due {
