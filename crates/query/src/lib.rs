@@ -32,7 +32,6 @@
 
 pub mod diff;
 mod error;
-mod evaluate;
 pub mod matcher;
 mod meter;
 mod part;
@@ -45,7 +44,6 @@ pub mod update;
 pub mod value;
 
 pub use error::{ErrorCode, QueryError};
-pub use evaluate::{Expression, ExpressionCompiler, NoExpressions};
 pub use matcher::Matcher;
 pub use meter::{Charge, Interrupt, Kept, Meter, ProcessMemory};
 pub use part::Part;
