@@ -1,7 +1,6 @@
-//! What both clients decide about operations, sessions, transactions and change streams.
+#![doc = include_str!("../README.md")]
 //!
 //! Every rule here takes what happened, the time and the chance as arguments and returns what to do.
-//! The asynchronous and the blocking client send the commands.
 //!
 //! - [`OperationLoop`]: what to do next with an operation: select a server, send, wait, or give up
 //!   (Retryable Reads, Retryable Writes and Client Backpressure specifications).

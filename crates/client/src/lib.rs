@@ -1,8 +1,6 @@
-//! An asynchronous client for MongoDB-compatible deployments.
+#![doc = include_str!("../README.md")]
 //!
-//! [`Client`] always knows the topology of its deployment, picks the right server for each
-//! operation, and rides through failovers. All decisions about servers are made by
-//! `quorate-server-discovery`, which knows no sockets; this crate carries them out on tokio.
+//! All decisions about servers are made by `quorate-server-discovery`, which knows no sockets; this crate carries them out.
 //!
 //! ```text
 //!   Client ─▶ operation ─▶ Discovery (the core and its published description)
@@ -11,23 +9,6 @@
 //!              Pool ─▶ Connection ◀──────────── monitor checks
 //!                          │
 //!                    net, tls, handshake, authentication
-//! ```
-//!
-//! ```no_run
-//! use bson::doc;
-//! use quorate_client::Client;
-//!
-//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-//! let client = Client::connect("mongodb://localhost:27017/?replicaSet=rs0").await?;
-//! let orders = client.collection("shop", "orders");
-//! orders.insert_one(doc! { "sku": "a", "n": 3 }).await?;
-//! let mut found = orders.find(doc! { "n": { "$gt": 1 } }).sort(doc! { "n": 1 }).await?;
-//! while let Some(order) = found.next().await? {
-//!     assert_eq!(order.get_str("sku")?, "a");
-//! }
-//! client.close().await;
-//! # Ok(())
-//! # }
 //! ```
 
 mod action;
