@@ -50,7 +50,7 @@ pub const MAX_SEEDS: usize = 1000;
 /// Where the first servers to ask come from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Seeds {
-    /// They are listed: at least one, in the order of the string.
+    /// The hosts of the string, in its order: at least one.
     Hosts(Vec<ServerAddress>),
     /// DNS knows them under this host name (lower-case, no dot at its end).
     Srv(String),

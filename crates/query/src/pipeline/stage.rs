@@ -212,11 +212,11 @@ pub(super) type Step = Box<dyn FnMut(Document, &mut Charge) -> Result<Flow, Quer
 
 /// The outcome for one document.
 pub(super) enum Flow {
-    /// It goes on.
+    /// The document goes to the next stage.
     Next(Document),
-    /// It goes on, and nothing comes after it.
+    /// The document goes to the next stage, and is the last one.
     Last(Document),
-    /// It does not go on.
+    /// The document is dropped.
     Dropped,
 }
 
