@@ -12,6 +12,7 @@
 //!   Transactions specification).
 //! - [`Snapshot`]: the one moment that all reads of a snapshot session see (Snapshot Reads
 //!   specification).
+//! - [`write_errors`] and [`with_id`]: failed writes in a reply, and the `_id` of documents to insert (CRUD specification).
 //! - [`ResumePoint`]: where a change stream goes on after an error (Change Streams specification).
 
 mod attempts;
@@ -25,6 +26,7 @@ mod session;
 mod snapshot;
 mod transaction;
 mod write_concern;
+mod writes;
 
 pub use attempts::{
     Attempts, BACKOFF_INITIAL, BACKOFF_MAX, OutOfTime, WITH_TRANSACTION_LIMIT, retried_transaction,
@@ -52,3 +54,4 @@ pub use transaction::{
     TransactionOptions,
 };
 pub use write_concern::WriteConcern;
+pub use writes::{WriteError, count, with_id, write_errors};

@@ -62,7 +62,7 @@ pub use command_event::{CommandEvent, CommandEventKind, OperationId, is_sensitiv
 pub use cursor::Cursor;
 pub use database::Database;
 pub use discovery::{ClientEvent, EventListener};
-pub use error::{ClientError, Error, ErrorKind, WriteError, WriteFailure};
+pub use error::{ClientError, Error, ErrorKind, WriteFailure};
 pub use handshake::ServerApi;
 pub use metadata::DriverInfo;
 pub use metrics::{Metrics, ServerMetrics};
@@ -74,6 +74,7 @@ pub use quorate_client_session::{
     DEFAULT_MAX_ADAPTIVE_RETRIES, NO_WRITES_PERFORMED, Phase as TransactionPhase, RETRYABLE_ERROR,
     RETRYABLE_WRITE_ERROR, SYSTEM_OVERLOADED_ERROR, SessionOptions, TRANSIENT_TRANSACTION_ERROR,
     TransactionError, TransactionOptions, UNKNOWN_TRANSACTION_COMMIT_RESULT, WriteConcern,
+    WriteError,
 };
 pub use quorate_protocol::PROMETHEUS_CONTENT_TYPE;
 pub use session::Session;
