@@ -8,7 +8,7 @@ use quorate_connection_string::{Credential, Mechanism, MechanismProperties, Secr
 
 use crate::scram::{ScramError, ScramMechanism, StoredCredentials};
 
-/// Who members say they are.
+/// The user as which members log in to each other.
 pub const INTERNAL_USER: &str = "__system";
 
 /// The database that members log in to.

@@ -1,4 +1,4 @@
-//! Proving who one is, without sockets, clock or chance.
+#![doc = include_str!("../README.md")]
 //!
 //! Three layers, each usable alone:
 //!
@@ -11,24 +11,6 @@
 //! Sending, time limits and where the milliseconds of a key derivation may be spent are the caller's:
 //! the asynchronous client, the blocking client and the members of a set each have their own answer.
 //! Random bytes are arguments.
-//!
-//! ```
-//! use bson::rawdoc;
-//! use quorate_authentication::{Action, Authenticator, Randomness};
-//! use quorate_connection_string::ConnectionString;
-//!
-//! let string = ConnectionString::parse("mongodb://ann:secret@a/?authMechanism=SCRAM-SHA-256")?;
-//! let credential = string.credential().expect("it names a user").clone();
-//! let authenticator = Authenticator::new(credential)?;
-//! let attempt = authenticator.begin(&Randomness([7; 48]));
-//! let mut conversation = authenticator.converse(attempt, None, None)?;
-//! // Ask what to do, do it, tell the outcome, until it is done.
-//! let Action::Send(command) = conversation.next_action() else { unreachable!() };
-//! assert_eq!(command.get_str("mechanism")?, "SCRAM-SHA-256");
-//! let refusal = rawdoc! { "ok": 0, "code": 18, "errmsg": "Authentication failed." };
-//! assert!(conversation.on_reply(&refusal).is_err());
-//! # Ok::<(), Box<dyn std::error::Error>>(())
-//! ```
 
 mod conversation;
 mod error;

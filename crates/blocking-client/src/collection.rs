@@ -4,9 +4,9 @@
 //! client's read preference and are retried once; writes use its write concern and are never sent
 //! twice: without implicit sessions nothing makes that safe.
 
-use bson::raw::{RawArrayBuf, RawBson, RawBsonRef, RawDocument, RawDocumentBuf, cstr};
+use bson::raw::{RawArrayBuf, RawBson, RawDocument, RawDocumentBuf, cstr};
 use bson::rawdoc;
-use quorate_client_session::{Role, SessionState};
+use quorate_client_session::{Role, SessionState, count, with_id, write_errors};
 use quorate_connection_string::WriteAcknowledgement;
 use quorate_protocol::{ReadPreference, ServerAddress};
 use quorate_server_discovery::SelectionRequest;
@@ -15,7 +15,7 @@ use quorate_wire::{WriteConcernError, command_error};
 use crate::client::Client;
 use crate::connection::Limits;
 use crate::cursor::{Cursor, Paging};
-use crate::error::{OperationError, WriteError, WriteFailure};
+use crate::error::{OperationError, WriteFailure};
 use crate::operation::{Answer, Operation};
 
 /// Room for the command and the frame of a message, beside its documents.
@@ -121,7 +121,9 @@ impl Client {
         let mut ids = Vec::new();
         let mut ready = Vec::new();
         for document in documents {
-            let (document, id) = with_id(document)?;
+            let (id, document) = with_id(document, bson::oid::ObjectId::new).map_err(|error| {
+                OperationError::Misuse(format!("a document to insert is no BSON: {error}"))
+            })?;
             ready.push(document);
             ids.push(id);
         }
@@ -234,7 +236,7 @@ impl Client {
         command.append(cstr!("query"), filter);
         self.append_read_concern(&mut command);
         let Answer { server, reply } = self.read_with(namespace, &command, None)?;
-        number(&reply, "n").ok_or_else(|| bad_reply(&server, "count", "it has no n"))
+        count(&reply, "n").ok_or_else(|| bad_reply(&server, "count", "it has no n"))
     }
 
     /// Runs an aggregation pipeline. One that ends in `$out` or `$merge` goes to the primary, and
@@ -299,7 +301,7 @@ impl Client {
         let made = u64::from(upserted_id.is_some());
         Ok(UpdateOutcome {
             matched: touched.saturating_sub(made),
-            modified: number(&answer.reply, "nModified").unwrap_or(0),
+            modified: count(&answer.reply, "nModified").unwrap_or(0),
             upserted_id: upserted_id.map(RawBson::from),
         })
     }
@@ -435,25 +437,6 @@ impl Client {
     }
 }
 
-/// The document with an `_id` in front, and the `_id`.
-fn with_id(document: RawDocumentBuf) -> Result<(RawDocumentBuf, RawBson), OperationError> {
-    let broken = |error: bson::error::Error| {
-        OperationError::Misuse(format!("a document to insert is no BSON: {error}"))
-    };
-    if let Some(id) = document.get("_id").map_err(broken)? {
-        let id = RawBson::from(id);
-        return Ok((document, id));
-    }
-    let id = bson::oid::ObjectId::new();
-    let mut with_id = RawDocumentBuf::new();
-    with_id.append(cstr!("_id"), id);
-    for element in document.iter() {
-        let (key, value) = element.map_err(broken)?;
-        with_id.append(key, value);
-    }
-    Ok((with_id, RawBson::ObjectId(id)))
-}
-
 /// `n`, and what was left undone. `offset` is the place of the first statement among the caller's.
 /// With `w: 0`, the client has not `asked` for more than `ok`, and servers leave out the rest.
 fn read_write_reply(
@@ -463,7 +446,7 @@ fn read_write_reply(
     asked: bool,
 ) -> Result<(u64, Option<WriteFailure>), OperationError> {
     let Answer { server, reply } = answer;
-    let done = match number(reply, "n") {
+    let done = match count(reply, "n") {
         Some(done) => done,
         None if !asked => 0,
         None => return Err(bad_reply(server, command, "it has no n")),
@@ -471,31 +454,10 @@ fn read_write_reply(
     let told = command_error(reply).map_err(|error| bad_reply(server, command, error))?;
     let write_concern_error: Option<WriteConcernError> =
         told.and_then(|error| error.write_concern_error);
-    let mut errors = Vec::new();
-    if let Ok(entries) = reply.get_array("writeErrors") {
-        for entry in entries {
-            let Ok(RawBsonRef::Document(entry)) = entry else {
-                return Err(bad_reply(server, command, "an entry of writeErrors is no document"));
-            };
-            errors.push(WriteError {
-                index: offset + number(entry, "index").unwrap_or(0) as usize,
-                code: number(entry, "code").and_then(|code| i32::try_from(code).ok()),
-                message: entry.get_str("errmsg").unwrap_or("the server gave no reason").to_owned(),
-            });
-        }
-    }
+    let mut errors = write_errors(reply).map_err(|reason| bad_reply(server, command, reason))?;
+    errors.iter_mut().for_each(|error| error.index += offset);
     let failed = !errors.is_empty() || write_concern_error.is_some();
     Ok((done, failed.then_some(WriteFailure { done, errors, write_concern_error })))
-}
-
-/// A count, in whichever numeric type the server has it.
-fn number(document: &RawDocument, key: &str) -> Option<u64> {
-    match document.get(key).ok().flatten()? {
-        RawBsonRef::Int32(value) => u64::try_from(value).ok(),
-        RawBsonRef::Int64(value) => u64::try_from(value).ok(),
-        RawBsonRef::Double(value) if value >= 0.0 && value.fract() == 0.0 => Some(value as u64),
-        _ => None,
-    }
 }
 
 fn bad_reply(
@@ -509,17 +471,6 @@ fn bad_reply(
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_document_without_id_is_given_one_in_front() {
-        let (document, id) = with_id(rawdoc! { "x": 1 }).unwrap();
-        let first = document.iter().next().unwrap().unwrap();
-        assert_eq!(first.0.as_str(), "_id");
-        assert_eq!(RawBson::from(first.1), id);
-        assert_eq!(document.get_i32("x").unwrap(), 1);
-        let (document, id) = with_id(rawdoc! { "x": 1, "_id": 5 }).unwrap();
-        assert_eq!((document, id), (rawdoc! { "x": 1, "_id": 5 }, RawBson::Int32(5)));
-    }
 
     #[test]
     fn names_that_are_no_namespace_are_refused() {

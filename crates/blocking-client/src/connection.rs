@@ -205,7 +205,7 @@ impl Connection {
         self.fill(clock, deadline, told)?;
         let reply = self.take_reply(sent)?;
         if self.decoder.has_input() {
-            // It would be taken for the reply to the next request.
+            // A late reply would be taken for the reply to the next request.
             return Err(ConnectionError::UnaskedReplies);
         }
         self.last_used = clock.now();

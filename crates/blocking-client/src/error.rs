@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use quorate_client_session::{Failure, SessionError, TransactionError};
+use quorate_client_session::{Failure, SessionError, TransactionError, WriteError};
 use quorate_protocol::ServerAddress;
 use quorate_server_discovery::{SelectionError, SelectionFailure};
 use quorate_wire::{CommandError, WriteConcernError};
@@ -242,27 +242,6 @@ impl fmt::Display for WriteFailure {
     }
 }
 
-/// One statement that failed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct WriteError {
-    /// Which statement, counted over everything that the caller gave.
-    pub index: usize,
-    /// `code`.
-    pub code: Option<i32>,
-    /// `errmsg`.
-    pub message: String,
-}
-
-impl fmt::Display for WriteError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "statement {}: {}", self.index, self.message)?;
-        match self.code {
-            Some(code) => write!(f, " (code {code})"),
-            None => Ok(()),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use quorate_client_session::is_retryable_read;
@@ -297,7 +276,12 @@ mod tests {
 
     #[test]
     fn a_partial_write_tells_the_first_statement_and_counts_the_rest() {
-        let error = |index| WriteError { index, code: Some(11000), message: "twice".to_owned() };
+        let error = |index| WriteError {
+            index,
+            code: Some(11000),
+            message: "twice".to_owned(),
+            details: None,
+        };
         let failure = WriteFailure {
             done: 2,
             errors: vec![error(2), error(4)],

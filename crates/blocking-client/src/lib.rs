@@ -1,24 +1,8 @@
-//! A client for MongoDB-compatible deployments on the sockets of the standard library: no threads, no
-//! async runtime.
+#![doc = include_str!("../README.md")]
 //!
-//! For command-line tools, scripts, interpreters that fork, and anything else that talks to a
-//! deployment now and then. It is the *single-threaded client* of the specifications: servers are
-//! looked at inside the application's own calls, one after the other, when an operation needs to
-//! know. Everything about which server is what, and which suits an operation, is decided by the same
-//! core that the asynchronous client uses (`quorate-server-discovery`).
-//!
-//! ```no_run
-//! use bson::rawdoc;
-//! use quorate_blocking_client::{Client, FindOptions, Namespace};
-//!
-//! let mut client = Client::for_uri("mongodb://one.example,two.example/?replicaSet=rs0")?;
-//! let orders = Namespace::new("shop", "orders")?;
-//! client.insert(&orders, [rawdoc! { "item": "kettle", "count": 2 }])?;
-//! for order in client.find(&orders, &rawdoc! { "count": { "$gt": 1 } }, &FindOptions::default())? {
-//!     println!("{:?}", order?);
-//! }
-//! # Ok::<(), Box<dyn std::error::Error>>(())
-//! ```
+//! Servers are looked at inside the application's own calls, one after the other, when an operation needs to know. Everything
+//! about which server is what, and which suits an operation, is decided by the same core that the asynchronous client uses
+//! (`quorate-server-discovery`).
 //!
 //! # What to expect
 //!
@@ -46,8 +30,7 @@
 //!
 //! # What it is not
 //!
-//! No load balancers, SOCKS5, `timeoutMS`, stable API versions, implicit sessions or retryable
-//! writes. Connection strings that ask for what would be unsafe to ignore are refused. Names
+//! Connection strings that ask for what would be unsafe to ignore are refused. Names
 //! are resolved by the operating system without a time limit. `mongodb+srv://` needs the feature
 //! `srv`, whose resolver runs a private runtime on the calling thread for as long as it asks, and
 //! [`Client::connect`]; the list is asked for once.
@@ -77,7 +60,7 @@ pub use clock::{Clock, SystemClock};
 pub use collection::{Extent, FindOptions, Namespace, UpdateOutcome, UpdateStatement};
 pub use connection::ConnectionError;
 pub use cursor::{Cursor, MAX_EMPTY_BATCHES, ParkedCursor};
-pub use error::{OperationError, WriteError, WriteFailure};
+pub use error::{OperationError, WriteFailure};
 pub use net::DialError;
 pub use options::{ClientOptions, DEFAULT_SERVER_SELECTION_TIMEOUT, StartError};
 pub use session::{InSession, Session, TransactionFailure};
@@ -86,6 +69,7 @@ pub use watch::{ChangeStream, WatchOptions, Watched};
 pub use quorate_client_session::{
     ChangeStreamStart, Phase as TransactionPhase, SessionOptions, TRANSIENT_TRANSACTION_ERROR,
     TransactionError, TransactionOptions, UNKNOWN_TRANSACTION_COMMIT_RESULT, WriteConcern,
+    WriteError,
 };
 pub use quorate_server_discovery::DiscoveryEvent;
 pub use quorate_tls_config::{TlsError, TlsOptions};

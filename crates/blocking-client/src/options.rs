@@ -49,7 +49,7 @@ pub struct ClientOptions {
     pub compressors: Vec<CompressorId>,
     /// `zlibCompressionLevel`.
     pub zlib_compression_level: Option<i8>,
-    /// Who we are.
+    /// The user that logs in, and how.
     pub credential: Option<Credential>,
     /// TLS; `None` for plain text.
     pub tls: Option<TlsOptions>,

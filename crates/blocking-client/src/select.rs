@@ -145,7 +145,7 @@ impl Client {
             });
         match outcome {
             Ok(None) => {}
-            // It answers; whether its state has changed, the core sees from the error.
+            // The server answers; the core sees from the error whether its state has changed.
             Ok(Some(error)) => self.command_failed(server, &error),
             // A timeout too: a ping takes no time, so this one says that the server is gone.
             Err(error) => {

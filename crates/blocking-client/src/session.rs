@@ -243,8 +243,8 @@ impl InSession<'_> {
     ///
     /// # Errors
     ///
-    /// Those of the work and of the commit that another attempt does not cure, or the last one when
-    /// the time is up.
+    /// An error of the work or of the commit that another attempt does not cure, or the last error
+    /// when the time is up.
     pub fn with_transaction<T, E: TransactionFailure>(
         &mut self,
         options: &TransactionOptions,

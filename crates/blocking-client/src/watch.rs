@@ -151,7 +151,7 @@ impl ChangeStream<'_> {
     ///
     /// # Errors
     ///
-    /// Those that resuming once does not cure. The stream is over then.
+    /// An error that resuming once does not cure. The stream is over then.
     pub fn next_if_any(&mut self) -> Result<Option<RawDocumentBuf>, OperationError> {
         match self.step()? {
             Step::Change(change) => Ok(Some(change)),

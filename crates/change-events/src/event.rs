@@ -44,7 +44,7 @@ pub enum FullDocument {
 /// What the field `fullDocumentBeforeChange` holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum FullDocumentBeforeChange {
-    /// It is absent.
+    /// The field is absent.
     #[default]
     Off,
     /// The document before the change if it was kept, else null.

@@ -10,11 +10,11 @@ use crate::verdict::{Anomaly, Step, Verdict};
 /// What happened to a consumer, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Delivery {
-    /// It was given the event of this identity.
+    /// The consumer received the event of this identity.
     Event(i64),
-    /// It stored its place: after everything given so far.
+    /// The consumer stored its place, after all events so far.
     Stored,
-    /// It was killed, and began again from the place stored last.
+    /// The consumer was killed, and began again from the place stored last.
     Restarted,
 }
 

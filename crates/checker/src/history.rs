@@ -27,9 +27,9 @@ pub const MAX_OPERATIONS: usize = 1_000_000;
 /// How an operation ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Outcome {
-    /// It was acknowledged.
+    /// The operation was acknowledged.
     Ok,
-    /// It certainly did nothing.
+    /// The operation certainly did nothing.
     Fail,
     /// The client does not know.
     Unknown,

@@ -355,7 +355,7 @@ fn add_real_time(graph: &mut Graph, transactions: &[Transaction<'_>]) {
     }
     ends.sort_unstable();
     let mut ended = ends.into_iter().peekable();
-    // Those that ended and that no other one, begun after their end, has followed to its own end.
+    // Ended transactions after whose end no other transaction has begun and ended.
     let mut frontier: BTreeSet<usize> = BTreeSet::new();
     for (number, transaction) in transactions.iter().enumerate() {
         while let Some((_, last)) =

@@ -106,7 +106,7 @@ fn stop(set: &RunningSet, screen: &mut Screen) -> Result<Outcome, Failure> {
     set.keeper.signal(Signal::KILL);
     set.forget();
     if let (Some(log), Outcome::Fine) = (&set.log, outcome) {
-        // It told of a set that is no more; after trouble it is kept.
+        // The log of a set that ended without trouble is of no more use.
         let _ = std::fs::remove_file(log);
     }
     screen.event("down", json!({"name": set.name, "uri": set.uri}))?;

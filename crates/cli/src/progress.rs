@@ -68,7 +68,7 @@ impl Reading {
         Self { whole, read: 0, began: Instant::now(), drawn: None, shown }
     }
 
-    /// So many more bytes were read.
+    /// Counts bytes that were read, and draws the bar.
     pub(crate) fn advance(&mut self, bytes: usize) {
         self.read += bytes as u64;
         if !self.shown || self.began.elapsed() < PATIENCE {

@@ -40,10 +40,10 @@ pub(crate) enum Outcome {
 /// Why a command could not do its work. The text ends in a next step.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Failure {
-    /// It was called wrongly.
+    /// The command line is wrong.
     #[error("{0}")]
     Misuse(String),
-    /// It met a problem.
+    /// The command met a problem.
     #[error("{0}")]
     Problem(String),
     /// Its output could not be written.

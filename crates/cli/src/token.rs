@@ -106,7 +106,7 @@ enum Verdict {
     Resumable,
     /// The log no longer goes back that far.
     Lost,
-    /// It is not a place in this deployment's log.
+    /// The token is not a place in this deployment's log.
     Foreign,
 }
 

@@ -90,7 +90,7 @@ struct Site {
 pub(crate) enum Otherwise {
     /// The user asked for this very one.
     Refuse,
-    /// It was not asked for.
+    /// The user asked for no port.
     TakeAny,
 }
 

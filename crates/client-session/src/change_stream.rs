@@ -49,7 +49,7 @@ pub struct ResumePoint {
 }
 
 impl ResumePoint {
-    /// That of a stream which begins here.
+    /// The resume point of a stream that begins here.
     pub fn new(start: ChangeStreamStart) -> Self {
         let token = match &start {
             ChangeStreamStart::ResumeAfter(token) | ChangeStreamStart::StartAfter(token) => {

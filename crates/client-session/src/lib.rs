@@ -1,7 +1,6 @@
-//! What both clients decide about operations, sessions, transactions and change streams.
+#![doc = include_str!("../README.md")]
 //!
 //! Every rule here takes what happened, the time and the chance as arguments and returns what to do.
-//! The asynchronous and the blocking client send the commands.
 //!
 //! - [`OperationLoop`]: what to do next with an operation: select a server, send, wait, or give up
 //!   (Retryable Reads, Retryable Writes and Client Backpressure specifications).
@@ -13,6 +12,7 @@
 //!   Transactions specification).
 //! - [`Snapshot`]: the one moment that all reads of a snapshot session see (Snapshot Reads
 //!   specification).
+//! - [`write_errors`] and [`with_id`]: failed writes in a reply, and the `_id` of documents to insert (CRUD specification).
 //! - [`ResumePoint`]: where a change stream goes on after an error (Change Streams specification).
 
 mod attempts;
@@ -26,6 +26,7 @@ mod session;
 mod snapshot;
 mod transaction;
 mod write_concern;
+mod writes;
 
 pub use attempts::{
     Attempts, BACKOFF_INITIAL, BACKOFF_MAX, OutOfTime, WITH_TRANSACTION_LIMIT, retried_transaction,
@@ -53,3 +54,4 @@ pub use transaction::{
     TransactionOptions,
 };
 pub use write_concern::WriteConcern;
+pub use writes::{WriteError, count, with_id, write_errors};

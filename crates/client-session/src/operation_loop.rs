@@ -80,9 +80,9 @@ pub enum Role {
 /// overloaded server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
-    /// It reads.
+    /// The command reads.
     Read,
-    /// It writes.
+    /// The command writes.
     Write,
     /// Not known: the application's own command.
     Any,

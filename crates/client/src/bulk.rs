@@ -9,12 +9,12 @@ use std::collections::BTreeMap;
 
 use bson::oid::ObjectId;
 use bson::raw::{CStr, RawBson, RawBsonRef, RawDocument, RawDocumentBuf, cstr};
-use bson::rawdoc;
+use quorate_client_session::{WriteError, count, with_id, write_errors};
 use quorate_protocol::ServerAddress;
 use quorate_wire::{WriteConcernError, command_error};
 
 use crate::action::{Arguments, HasStatement, option};
-use crate::error::{Error, ErrorKind, WriteError, WriteFailure};
+use crate::error::{Error, ErrorKind, WriteFailure};
 use crate::operation::Reply;
 use crate::value::{IntoRaw, IntoValue};
 
@@ -208,7 +208,9 @@ pub(crate) fn runs(models: Vec<WriteModel>, ordered: bool) -> Result<Vec<Run>, E
         let id = match kind {
             Kind::Insert => {
                 let id;
-                (id, written) = with_id(written)?;
+                (id, written) = with_id(written, ObjectId::new).map_err(|error| {
+                    Error::new(ErrorKind::BadCommand(format!("a document cannot be read: {error}")))
+                })?;
                 Some(id)
             }
             _ => None,
@@ -265,15 +267,14 @@ impl Tally {
         let place = |index: usize| run.places.get(start + index).copied().unwrap_or(usize::MAX);
         let body = &reply.body;
         let mut failed = Vec::new();
-        for error in documents(body, "writeErrors") {
-            let index = usize::try_from(number(error, "index")).unwrap_or(usize::MAX);
-            failed.push(index);
-            self.write_errors.push(WriteError {
-                index: place(index),
-                code: error.get_i32("code").ok(),
-                message: error.get_str("errmsg").unwrap_or_default().to_owned(),
-                details: error.get_document("errInfo").ok().map(RawDocument::to_owned),
-            });
+        // An entry that cannot be read must not pass for a success.
+        let unreadable = |reason: &str| {
+            let message = reason.to_owned();
+            vec![WriteError { index: 0, code: None, message, details: None }]
+        };
+        for error in write_errors(body).unwrap_or_else(unreadable) {
+            failed.push(error.index);
+            self.write_errors.push(WriteError { index: place(error.index), ..error });
         }
         if let Ok(Some(error)) = command_error(body) {
             self.write_concern_errors.extend(error.write_concern_error);
@@ -333,37 +334,15 @@ fn documents<'a>(body: &'a RawDocument, field: &str) -> impl Iterator<Item = &'a
     })
 }
 
-/// A count in a reply; 0 if there is none.
+/// A field that counts something; 0 if it is absent.
 pub(crate) fn number(document: &RawDocument, field: &str) -> u64 {
-    match document.get(field) {
-        Ok(Some(RawBsonRef::Int32(number))) => u64::try_from(number).unwrap_or(0),
-        Ok(Some(RawBsonRef::Int64(number))) => u64::try_from(number).unwrap_or(0),
-        Ok(Some(RawBsonRef::Double(number))) => number as u64,
-        _ => 0,
-    }
-}
-
-/// The `_id` of a document, and the document with it in the first place.
-fn with_id(document: RawDocumentBuf) -> Result<(RawBson, RawDocumentBuf), Error> {
-    let unreadable = |error: bson::error::Error| {
-        Error::new(ErrorKind::BadCommand(format!("a document cannot be read: {error}")))
-    };
-    if let Some(id) = document.get("_id").map_err(unreadable)? {
-        return Ok((RawBson::from(id), document));
-    }
-    let id = ObjectId::new();
-    let mut with_id = rawdoc! { "_id": id };
-    for element in &document {
-        let (name, value) = element.map_err(unreadable)?;
-        with_id.append(name, value);
-    }
-    Ok((RawBson::ObjectId(id), with_id))
+    count(document, field).unwrap_or(0)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bson::doc;
+    use bson::{doc, rawdoc};
 
     fn models() -> Vec<WriteModel> {
         vec![
@@ -420,16 +399,6 @@ mod tests {
         assert_eq!(failure.result.inserted_ids, BTreeMap::from([(0, RawBson::Int32(1))]));
         assert_eq!(failure.result.upserted_ids, BTreeMap::from([(1, RawBson::Int32(7))]));
         assert_eq!((failure.result.matched_count, failure.result.modified_count), (2, 2));
-    }
-
-    #[test]
-    fn ids_are_made_where_there_are_none_and_come_first() {
-        let (id, document) = with_id(rawdoc! { "a": 1 }).unwrap();
-        let first = document.iter_elements().next().unwrap().unwrap();
-        assert_eq!(first.key().as_str(), "_id");
-        assert!(matches!(id, RawBson::ObjectId(_)));
-        let given = rawdoc! { "a": 1, "_id": 7 };
-        assert_eq!(with_id(given.clone()).unwrap(), (RawBson::Int32(7), given));
     }
 
     #[test]

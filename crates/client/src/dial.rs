@@ -13,5 +13,5 @@ pub use crate::handshake::{
     ConnectionFacts, EstablishError, Handshake, HandshakeError, exchange_hello,
 };
 pub use crate::metadata::{Environment, client_metadata};
-pub use crate::net::{ConnectError, ConnectErrorKind, Connector, ConnectorOptions, Stream};
+pub use crate::net::{ConnectError, ConnectErrorKind, Connector, ConnectorOptions, Duplex, Stream};
 pub use crate::tls::Tls;

@@ -110,8 +110,8 @@ type Usable = (Arc<ServerDescription>, Arc<ServerHandle>);
 /// What the client believes, and the server that most operations go to.
 pub(crate) struct View {
     description: Arc<TopologyDescription>,
-    /// The one server that takes writes: operations that go there look nothing up. `None` if there is
-    /// no such server, or several.
+    /// The only server that takes writes, which operations use without a lookup. `None` if no server or
+    /// several take writes.
     writable: Option<Usable>,
 }
 
@@ -417,7 +417,7 @@ impl Discovery {
         Metrics::take(&self.counters, &self.lock().counted, &description, self)
     }
 
-    /// Who hears the events.
+    /// The subscribers to events.
     pub(crate) fn listeners(&self) -> &Listeners {
         &self.listeners
     }

@@ -11,7 +11,7 @@ use bson::raw::{RawDocument, RawDocumentBuf, cstr};
 use bson::rawdoc;
 use quorate_client_session::{
     RETRYABLE_ERROR, RETRYABLE_WRITE_ERROR, SYSTEM_OVERLOADED_ERROR, SessionError,
-    TransactionError, is_retryable_read,
+    TransactionError, WriteError, is_retryable_read,
 };
 use quorate_protocol::ServerAddress;
 use quorate_server_discovery::{OptionsError, SelectionError, SelectionFailure};
@@ -134,19 +134,6 @@ pub struct WriteFailure {
     pub write_concern_errors: Vec<WriteConcernError>,
     /// What was done all the same.
     pub result: BulkWriteResult,
-}
-
-/// One write that failed.
-#[derive(Clone, Debug, PartialEq)]
-pub struct WriteError {
-    /// Which of the writes, counted from 0.
-    pub index: usize,
-    /// The server's code.
-    pub code: Option<i32>,
-    /// The server's words.
-    pub message: String,
-    /// `errInfo`: what the server tells beside that.
-    pub details: Option<RawDocumentBuf>,
 }
 
 impl fmt::Display for WriteFailure {

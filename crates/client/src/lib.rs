@@ -1,8 +1,6 @@
-//! An asynchronous client for MongoDB-compatible deployments.
+#![doc = include_str!("../README.md")]
 //!
-//! [`Client`] always knows the topology of its deployment, picks the right server for each
-//! operation, and rides through failovers. All decisions about servers are made by
-//! `quorate-server-discovery`, which knows no sockets; this crate carries them out on tokio.
+//! All decisions about servers are made by `quorate-server-discovery`, which knows no sockets; this crate carries them out.
 //!
 //! ```text
 //!   Client ─▶ operation ─▶ Discovery (the core and its published description)
@@ -11,23 +9,6 @@
 //!              Pool ─▶ Connection ◀──────────── monitor checks
 //!                          │
 //!                    net, tls, handshake, authentication
-//! ```
-//!
-//! ```no_run
-//! use bson::doc;
-//! use quorate_client::Client;
-//!
-//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-//! let client = Client::connect("mongodb://localhost:27017/?replicaSet=rs0").await?;
-//! let orders = client.collection("shop", "orders");
-//! orders.insert_one(doc! { "sku": "a", "n": 3 }).await?;
-//! let mut found = orders.find(doc! { "n": { "$gt": 1 } }).sort(doc! { "n": 1 }).await?;
-//! while let Some(order) = found.next().await? {
-//!     assert_eq!(order.get_str("sku")?, "a");
-//! }
-//! client.close().await;
-//! # Ok(())
-//! # }
 //! ```
 
 mod action;
@@ -81,7 +62,7 @@ pub use command_event::{CommandEvent, CommandEventKind, OperationId, is_sensitiv
 pub use cursor::Cursor;
 pub use database::Database;
 pub use discovery::{ClientEvent, EventListener};
-pub use error::{ClientError, Error, ErrorKind, WriteError, WriteFailure};
+pub use error::{ClientError, Error, ErrorKind, WriteFailure};
 pub use handshake::ServerApi;
 pub use metadata::DriverInfo;
 pub use metrics::{Metrics, ServerMetrics};
@@ -93,6 +74,7 @@ pub use quorate_client_session::{
     DEFAULT_MAX_ADAPTIVE_RETRIES, NO_WRITES_PERFORMED, Phase as TransactionPhase, RETRYABLE_ERROR,
     RETRYABLE_WRITE_ERROR, SYSTEM_OVERLOADED_ERROR, SessionOptions, TRANSIENT_TRANSACTION_ERROR,
     TransactionError, TransactionOptions, UNKNOWN_TRANSACTION_COMMIT_RESULT, WriteConcern,
+    WriteError,
 };
 pub use quorate_protocol::PROMETHEUS_CONTENT_TYPE;
 pub use session::Session;

@@ -1,4 +1,4 @@
-//! Who hears the events of a client: the callback of its options, and the receivers of
+//! The subscribers to the events of a client: the callback of its options, and the receivers of
 //! [`Client::events`](crate::Client::events).
 //!
 //! Operations ask first whether there is any of them: most clients have none, and an event without a

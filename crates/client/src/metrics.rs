@@ -171,9 +171,9 @@ pub struct Metrics {
     pub commands_retried: u64,
     /// Server selections that ended.
     pub selections: u64,
-    /// Those that had to wait for a suitable server.
+    /// Server selections that had to wait for a suitable server.
     pub selections_waited: u64,
-    /// Those that ended without a server.
+    /// Server selections that ended without a server.
     pub selections_failed: u64,
     /// The time spent waiting for suitable servers.
     pub selection_wait: Duration,

@@ -37,7 +37,7 @@ pub struct ClientOptions {
     pub socket_timeout: Option<Duration>,
     /// `timeoutMS`: how long a whole operation may take, retries included; `None` is without limit.
     pub timeout: Option<Duration>,
-    /// Who we are.
+    /// The user that logs in, and how.
     pub credential: Option<Credential>,
     /// TLS; `None` for plain text.
     pub tls: Option<TlsOptions>,

@@ -178,9 +178,9 @@ type CheckOutResult<E> = Result<PooledConnection<E>, CheckOutError<<E as Establi
 
 /// A caller that was let in.
 enum Entry<E: Establish> {
-    /// It has its answer.
+    /// The caller has its answer.
     Answered(CheckOutResult<E>),
-    /// It has to wait for it.
+    /// The caller waits for its answer.
     Waiting(Ticket, oneshot::Receiver<CheckOutResult<E>>),
 }
 
@@ -582,7 +582,7 @@ async fn maintain<E: Establish>(pool: Weak<Shared<E>>, changed: Arc<Notify>) {
 #[derive(Debug, Default)]
 struct Interrupt {
     fired: AtomicBool,
-    /// Who waits on the connection.
+    /// The task that waits on the connection.
     waiting: Mutex<Option<Waker>>,
 }
 

@@ -260,7 +260,7 @@ impl WithTransaction<'_> {
     ///
     /// # Errors
     ///
-    /// Those of the work and of the commit that another attempt does not cure. If there is no time
+    /// An error of the work or of the commit that another attempt does not cure. If there is no time
     /// left for another attempt, an error of the kind [`ErrorKind::TransactionTimeout`], which holds
     /// the last error and has its labels.
     pub async fn run<T, E: TransactionFailure>(

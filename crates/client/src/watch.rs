@@ -247,7 +247,7 @@ impl ChangeStream {
     ///
     /// # Errors
     ///
-    /// Those that resuming once does not cure. The stream is over then, except after a timeout.
+    /// An error that resuming once does not cure. The stream is over then, except after a timeout.
     pub async fn next(&mut self) -> Result<Option<RawDocumentBuf>, Error> {
         let deadline = self.plan.deadline();
         loop {

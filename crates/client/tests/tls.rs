@@ -88,7 +88,7 @@ async fn hears_the_server(stream: &mut Stream) -> bool {
 async fn a_trusted_server_with_the_right_name_is_accepted() {
     let server = server(false).await;
     let mut stream = connect("localhost:1", &server, &trusting()).await.unwrap();
-    assert!(matches!(stream, Stream::Tls(_)));
+    assert!(format!("{stream:?}").starts_with("TlsStream"), "{stream:?}");
     assert!(hears_the_server(&mut stream).await);
 }
 

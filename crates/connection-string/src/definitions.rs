@@ -4,9 +4,9 @@
 //! repetition and bad values follow from the line.
 
 use crate::codec::{
-    Acknowledgement, AppName, BITS_32, BITS_64, Boolean, Codec, Compressors, Count, CountLimit,
-    Expected, Milliseconds, MillisecondsLimit, Mode, MonitoringMode, Notes, Port, PositiveCount,
-    Properties, SecretText, ServiceName, Staleness, Tags, Text, ZlibLevel,
+    ACKNOWLEDGEMENT, APP_NAME, BITS_32, BITS_64, BOOLEAN, COMPRESSORS, COUNT, COUNT_LIMIT,
+    Expected, MONITORING_MODE, Notes, PORT, POSITIVE_COUNT, PROPERTIES, READ_PREFERENCE, SECRET,
+    SERVICE_NAME, STALENESS, TAGS, TEXT, ZLIB_LEVEL, milliseconds, milliseconds_limit,
 };
 use crate::credential::Mechanism;
 use crate::error::ParseError;
@@ -62,29 +62,29 @@ pub(crate) const ALIASES: &[Alias] = &[
 ];
 
 macro_rules! define {
-    ($name:literal, $field:ident, $codec:ty) => {
+    ($name:literal, $field:ident, $codec:expr) => {
         define!($name, $field, $codec, secret: false)
     };
-    ($name:literal, $field:ident, $codec:ty, secret: $secret:literal) => {
+    ($name:literal, $field:ident, $codec:expr, secret: $secret:literal) => {
         Definition {
             name: $name,
             secret: $secret,
             list: false,
             read: |options, text, notes| {
-                options.$field = Some(<$codec>::read(text, notes)?);
+                options.$field = Some(($codec.read)(text, notes)?);
                 Ok(())
             },
-            write: |options| options.$field.iter().map(<$codec>::write).collect(),
+            write: |options| options.$field.iter().map($codec.write).collect(),
         }
     };
 }
 
 /// Every option, in the order in which they are written.
 pub(crate) static DEFINITIONS: &[Definition] = &[
-    define!("replicaSet", replica_set, Text),
-    define!("directConnection", direct_connection, Boolean),
-    define!("loadBalanced", load_balanced, Boolean),
-    define!("appname", app_name, AppName),
+    define!("replicaSet", replica_set, TEXT),
+    define!("directConnection", direct_connection, BOOLEAN),
+    define!("loadBalanced", load_balanced, BOOLEAN),
+    define!("appname", app_name, APP_NAME),
     Definition {
         name: "authMechanism",
         secret: false,
@@ -111,41 +111,41 @@ pub(crate) static DEFINITIONS: &[Definition] = &[
         },
         write: |options| options.auth_source.iter().cloned().collect(),
     },
-    define!("authMechanismProperties", auth_mechanism_properties, Properties),
-    define!("compressors", compressors, Compressors),
-    define!("connectTimeoutMS", connect_timeout, MillisecondsLimit<BITS_32>),
-    define!("enableOverloadRetargeting", enable_overload_retargeting, Boolean),
-    define!("heartbeatFrequencyMS", heartbeat_frequency, Milliseconds<500>),
-    define!("journal", journal, Boolean),
-    define!("localThresholdMS", local_threshold, Milliseconds<0>),
-    define!("maxAdaptiveRetries", max_adaptive_retries, Count),
-    define!("maxConnecting", max_connecting, PositiveCount),
-    define!("maxIdleTimeMS", max_idle_time, MillisecondsLimit<BITS_32>),
-    define!("maxPoolSize", max_pool_size, CountLimit),
-    define!("maxStalenessSeconds", max_staleness, Staleness),
-    define!("minPoolSize", min_pool_size, Count),
-    define!("proxyHost", proxy_host, Text),
-    define!("proxyPort", proxy_port, Port),
-    define!("proxyUsername", proxy_username, Text),
-    define!("proxyPassword", proxy_password, SecretText, secret: true),
-    define!("readConcernLevel", read_concern_level, Text),
-    define!("readPreference", read_preference, Mode),
+    define!("authMechanismProperties", auth_mechanism_properties, PROPERTIES),
+    define!("compressors", compressors, COMPRESSORS),
+    define!("connectTimeoutMS", connect_timeout, milliseconds_limit::<BITS_32>()),
+    define!("enableOverloadRetargeting", enable_overload_retargeting, BOOLEAN),
+    define!("heartbeatFrequencyMS", heartbeat_frequency, milliseconds::<500>()),
+    define!("journal", journal, BOOLEAN),
+    define!("localThresholdMS", local_threshold, milliseconds::<0>()),
+    define!("maxAdaptiveRetries", max_adaptive_retries, COUNT),
+    define!("maxConnecting", max_connecting, POSITIVE_COUNT),
+    define!("maxIdleTimeMS", max_idle_time, milliseconds_limit::<BITS_32>()),
+    define!("maxPoolSize", max_pool_size, COUNT_LIMIT),
+    define!("maxStalenessSeconds", max_staleness, STALENESS),
+    define!("minPoolSize", min_pool_size, COUNT),
+    define!("proxyHost", proxy_host, TEXT),
+    define!("proxyPort", proxy_port, PORT),
+    define!("proxyUsername", proxy_username, TEXT),
+    define!("proxyPassword", proxy_password, SECRET, secret: true),
+    define!("readConcernLevel", read_concern_level, TEXT),
+    define!("readPreference", read_preference, READ_PREFERENCE),
     Definition {
         name: "readPreferenceTags",
         secret: false,
         list: true,
         read: |options, text, notes| {
-            options.read_preference_tags.push(Tags::read(text, notes)?);
+            options.read_preference_tags.push((TAGS.read)(text, notes)?);
             Ok(())
         },
-        write: |options| options.read_preference_tags.iter().map(Tags::write).collect(),
+        write: |options| options.read_preference_tags.iter().map(TAGS.write).collect(),
     },
-    define!("retryReads", retry_reads, Boolean),
-    define!("retryWrites", retry_writes, Boolean),
-    define!("serverMonitoringMode", server_monitoring_mode, MonitoringMode),
-    define!("serverSelectionTimeoutMS", server_selection_timeout, Milliseconds<0>),
-    define!("serverSelectionTryOnce", server_selection_try_once, Boolean),
-    define!("socketTimeoutMS", socket_timeout, MillisecondsLimit<BITS_32>),
+    define!("retryReads", retry_reads, BOOLEAN),
+    define!("retryWrites", retry_writes, BOOLEAN),
+    define!("serverMonitoringMode", server_monitoring_mode, MONITORING_MODE),
+    define!("serverSelectionTimeoutMS", server_selection_timeout, milliseconds::<0>()),
+    define!("serverSelectionTryOnce", server_selection_try_once, BOOLEAN),
+    define!("socketTimeoutMS", socket_timeout, milliseconds_limit::<BITS_32>()),
     Definition {
         name: "srvAllowedHostsSuffix",
         secret: false,
@@ -157,29 +157,29 @@ pub(crate) static DEFINITIONS: &[Definition] = &[
         },
         write: |options| options.srv_allowed_hosts_suffix.iter().cloned().collect(),
     },
-    define!("srvMaxHosts", srv_max_hosts, CountLimit),
-    define!("srvServiceName", srv_service_name, ServiceName),
-    define!("timeoutMS", timeout, MillisecondsLimit<BITS_32>),
-    define!("tls", tls, Boolean),
-    define!("tlsAllowInvalidCertificates", tls_allow_invalid_certificates, Boolean),
-    define!("tlsAllowInvalidHostnames", tls_allow_invalid_hostnames, Boolean),
-    define!("tlsCAFile", tls_ca_file, Text),
-    define!("tlsCertificateKeyFile", tls_certificate_key_file, Text),
+    define!("srvMaxHosts", srv_max_hosts, COUNT_LIMIT),
+    define!("srvServiceName", srv_service_name, SERVICE_NAME),
+    define!("timeoutMS", timeout, milliseconds_limit::<BITS_32>()),
+    define!("tls", tls, BOOLEAN),
+    define!("tlsAllowInvalidCertificates", tls_allow_invalid_certificates, BOOLEAN),
+    define!("tlsAllowInvalidHostnames", tls_allow_invalid_hostnames, BOOLEAN),
+    define!("tlsCAFile", tls_ca_file, TEXT),
+    define!("tlsCertificateKeyFile", tls_certificate_key_file, TEXT),
     define!(
         "tlsCertificateKeyFilePassword",
         tls_certificate_key_file_password,
-        SecretText,
+        SECRET,
         secret: true
     ),
     define!(
         "tlsDisableCertificateRevocationCheck",
         tls_disable_certificate_revocation_check,
-        Boolean
+        BOOLEAN
     ),
-    define!("tlsDisableOCSPEndpointCheck", tls_disable_ocsp_endpoint_check, Boolean),
-    define!("tlsInsecure", tls_insecure, Boolean),
-    define!("w", w, Acknowledgement),
-    define!("wTimeoutMS", w_timeout, MillisecondsLimit<BITS_64>),
-    define!("waitQueueTimeoutMS", wait_queue_timeout, Milliseconds<1>),
-    define!("zlibCompressionLevel", zlib_compression_level, ZlibLevel),
+    define!("tlsDisableOCSPEndpointCheck", tls_disable_ocsp_endpoint_check, BOOLEAN),
+    define!("tlsInsecure", tls_insecure, BOOLEAN),
+    define!("w", w, ACKNOWLEDGEMENT),
+    define!("wTimeoutMS", w_timeout, milliseconds_limit::<BITS_64>()),
+    define!("waitQueueTimeoutMS", wait_queue_timeout, milliseconds::<1>()),
+    define!("zlibCompressionLevel", zlib_compression_level, ZLIB_LEVEL),
 ];

@@ -1,23 +1,4 @@
-//! Reads, checks and writes `mongodb://` and `mongodb+srv://` connection strings.
-//!
-//! ```
-//! use quorate_connection_string::{ConnectionString, Seeds};
-//!
-//! let uri = "mongodb://ada:s3cret@one.example,two.example:27018/shop?replicaSet=rs0&w=majority";
-//! let connection: ConnectionString = uri.parse()?;
-//!
-//! assert!(matches!(connection.seeds(), Seeds::Hosts(hosts) if hosts.len() == 2));
-//! assert_eq!(connection.default_database(), Some("shop"));
-//! assert_eq!(connection.options().replica_set.as_deref(), Some("rs0"));
-//! assert!(connection.warnings().is_empty());
-//!
-//! // Safe to log: the password is not shown.
-//! assert_eq!(
-//!     connection.to_string(),
-//!     "mongodb://ada:***@one.example:27017,two.example:27018/shop?replicaSet=rs0&w=majority"
-//! );
-//! # Ok::<(), quorate_connection_string::ParseError>(())
-//! ```
+#![doc = include_str!("../README.md")]
 //!
 //! This crate owns the syntax, the options as typed values, the credential they add up to, and the
 //! rules for what may stand together (specifications "Connection String", "URI Options",
@@ -69,7 +50,7 @@ pub const MAX_SEEDS: usize = 1000;
 /// Where the first servers to ask come from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Seeds {
-    /// They are listed: at least one, in the order of the string.
+    /// The hosts of the string, in its order: at least one.
     Hosts(Vec<ServerAddress>),
     /// DNS knows them under this host name (lower-case, no dot at its end).
     Srv(String),

@@ -7,6 +7,7 @@ use std::ops::Range;
 
 use bson::spec::{BinarySubtype, ElementType};
 use bson::{Bson, RawDocument};
+use quorate_protocol::bson_length::{length_prefix, value_length};
 use quorate_query::value::MAX_NESTING;
 
 use crate::error::{CommandError, ErrorCode};
@@ -84,7 +85,8 @@ impl<'a> Elements<'a> {
             return Err(malformed());
         }
         let start = name.end + 1;
-        let end = start.checked_add(self.length_of_value(kind, start)?);
+        let length = self.bytes.get(start..).and_then(|rest| value_length(kind as u8, rest));
+        let end = start.checked_add(length.ok_or_else(malformed)?);
         // The last byte ends the document itself.
         let place = start..end.filter(|end| *end < self.bytes.len()).ok_or_else(malformed)?;
         self.at = place.end;
@@ -99,39 +101,7 @@ impl<'a> Elements<'a> {
 
     /// The length that stands at this place.
     fn announced(&self, at: usize) -> Result<usize, CommandError> {
-        let four = self.bytes.get(at..).and_then(|rest| rest.first_chunk::<4>());
-        let length = four.map(|four| i32::from_le_bytes(*four)).map(usize::try_from);
-        length.ok_or_else(malformed)?.map_err(|_| malformed())
-    }
-
-    /// How many bytes a value takes, whether or not they are there.
-    fn length_of_value(&self, kind: ElementType, at: usize) -> Result<usize, CommandError> {
-        Ok(match kind {
-            ElementType::Null
-            | ElementType::Undefined
-            | ElementType::MinKey
-            | ElementType::MaxKey => 0,
-            ElementType::Boolean => 1,
-            ElementType::Int32 => 4,
-            ElementType::Int64
-            | ElementType::Double
-            | ElementType::DateTime
-            | ElementType::Timestamp => 8,
-            ElementType::ObjectId => 12,
-            ElementType::Decimal128 => 16,
-            ElementType::EmbeddedDocument
-            | ElementType::Array
-            | ElementType::JavaScriptCodeWithScope => self.announced(at)?,
-            ElementType::String | ElementType::Symbol | ElementType::JavaScriptCode => {
-                self.announced(at)? + 4
-            }
-            ElementType::Binary => self.announced(at)? + 5,
-            ElementType::DbPointer => self.announced(at)? + 16,
-            ElementType::RegularExpression => {
-                let pattern = self.c_string(at)? + 1;
-                pattern + self.c_string(at + pattern)? + 1
-            }
-        })
+        self.bytes.get(at..).and_then(length_prefix).ok_or_else(malformed)
     }
 }
 

@@ -1,11 +1,11 @@
-//! Nouns and messages of MongoDB-compatible replica sets as plain values.
+#![doc = include_str!("../README.md")]
 //!
-//! This crate owns the vocabulary that every other crate speaks: addresses, times, identifiers,
-//! and the reply to `hello`. Nothing here does I/O, reads a clock or draws a random number, and
-//! nothing here knows BSON: `quorate-wire` turns these values into bytes and back.
+//! This crate owns the vocabulary that every other crate speaks. Nothing here reads BSON, beyond the length of a value
+//! ([`bson_length`]): `quorate-wire` turns these values into bytes and back.
 
 mod address;
 mod address_list;
+pub mod bson_length;
 mod command_error;
 mod error_code;
 mod hello;

@@ -6,6 +6,9 @@
 pub struct SplitMix64(u64);
 
 impl SplitMix64 {
+    /// What the state grows by with each number, for holders that share a state.
+    pub const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+
     /// The generator of a seed.
     pub const fn new(seed: u64) -> Self {
         Self(seed)
@@ -13,7 +16,7 @@ impl SplitMix64 {
 
     /// The next 64 bits.
     pub fn next_u64(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        self.0 = self.0.wrapping_add(Self::STEP);
         let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         mixed ^ (mixed >> 31)

@@ -32,7 +32,7 @@ mod tests;
 
 use bson::{Bson, Document};
 
-pub use self::compile::Compiler;
+pub use self::compile::{Compiled, Compiler};
 pub use self::parse::ParseContext;
 pub use self::variables::Variables;
 use crate::error::QueryError;
@@ -41,7 +41,7 @@ pub use crate::meter::Interrupt;
 pub(crate) use self::bounds::{approximate_size, approximate_value_size, cost, field_cost};
 pub(crate) use self::depend::Dependencies;
 use self::node::Node;
-pub(crate) use self::operand::{Operand, is_true};
+pub(crate) use self::operand::Operand;
 pub(crate) use self::parse::check_variable_name;
 pub(crate) use self::path::{FieldPath, is_reference_field};
 pub(crate) use self::variables::Frame;

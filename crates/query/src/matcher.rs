@@ -16,7 +16,7 @@ use std::sync::Arc;
 use bson::Document;
 
 use crate::error::QueryError;
-use crate::evaluate::{Expression, ExpressionCompiler, NoExpressions};
+use crate::expression::{Compiled, Compiler};
 use crate::meter::Meter;
 use crate::value::{DocumentRef, Path, ValueRef, is_truthy};
 
@@ -33,8 +33,8 @@ pub const MAX_QUERY_DEPTH: usize = 200;
 #[derive(Debug, Clone)]
 pub struct Matcher {
     root: Node,
-    /// What the steps of matching are counted on, if the compiler has a meter.
-    meter: Option<Meter>,
+    /// The steps of matching are counted here.
+    meter: Meter,
 }
 
 /// One node of a parsed query.
@@ -44,7 +44,7 @@ pub(crate) enum Node {
     Or(Vec<Node>),
     Nor(Vec<Node>),
     Field { path: Path, condition: Condition },
-    Expr(Arc<dyn Expression>),
+    Expr(Arc<Compiled>),
     Schema(Arc<Schema>),
     Constant(bool),
 }
@@ -60,11 +60,11 @@ pub struct MatchDetails {
 #[derive(Debug)]
 pub(crate) struct Progress<'a> {
     array_index: Option<usize>,
-    meter: Option<&'a Meter>,
+    meter: &'a Meter,
 }
 
 impl<'a> Progress<'a> {
-    fn new(meter: Option<&'a Meter>) -> Self {
+    fn new(meter: &'a Meter) -> Self {
         Self { array_index: None, meter }
     }
 
@@ -76,22 +76,19 @@ impl<'a> Progress<'a> {
     /// Counts a step, and asks from time to time whether to go on.
     #[inline]
     fn step(&self) -> Result<(), QueryError> {
-        self.meter.map_or(Ok(()), Meter::step)
+        self.meter.step()
     }
 }
 
 impl Matcher {
     /// Parses a query that may hold no expressions.
     pub fn parse(query: &Document) -> Result<Self, QueryError> {
-        Self::parse_with(query, &NoExpressions)
+        Self::parse_with(query, &Compiler::refusing())
     }
 
     /// Parses a query whose `$expr` parts the compiler understands.
-    pub fn parse_with(
-        query: &Document,
-        compiler: &dyn ExpressionCompiler,
-    ) -> Result<Self, QueryError> {
-        Ok(Self { root: parse::parse_query(query, compiler)?, meter: compiler.meter() })
+    pub fn parse_with(query: &Document, compiler: &Compiler) -> Result<Self, QueryError> {
+        Ok(Self { root: parse::parse_query(query, compiler)?, meter: compiler.meter().clone() })
     }
 
     /// Reads a query for documents in an array, in which the fields of a database reference are asked for by name.
@@ -99,16 +96,13 @@ impl Matcher {
     /// # Errors
     ///
     /// If the query is not valid.
-    pub(crate) fn parse_element(
-        query: &Document,
-        compiler: &dyn ExpressionCompiler,
-    ) -> Result<Self, QueryError> {
-        Ok(Self { root: parse::parse_element(query, compiler)?, meter: compiler.meter() })
+    pub(crate) fn parse_element(query: &Document, compiler: &Compiler) -> Result<Self, QueryError> {
+        Ok(Self { root: parse::parse_element(query, compiler)?, meter: compiler.meter().clone() })
     }
 
     /// A query that matches every document.
     pub fn match_all() -> Self {
-        Self { root: Node::And(Vec::new()), meter: None }
+        Self { root: Node::And(Vec::new()), meter: Meter::default() }
     }
 
     /// Whether every document matches, so that nothing needs to be looked at.
@@ -119,7 +113,7 @@ impl Matcher {
     /// Whether a document matches. Only an expression or a regular expression can fail, and the
     /// operation can end.
     pub fn matches<'a>(&self, document: impl Into<DocumentRef<'a>>) -> Result<bool, QueryError> {
-        self.root.matches(document.into(), &mut Progress::new(self.meter.as_ref()))
+        self.root.matches(document.into(), &mut Progress::new(&self.meter))
     }
 
     /// Whether a document matches, and which array element did.
@@ -127,39 +121,13 @@ impl Matcher {
         &self,
         document: impl Into<DocumentRef<'a>>,
     ) -> Result<Option<MatchDetails>, QueryError> {
-        let mut progress = Progress::new(self.meter.as_ref());
+        let mut progress = Progress::new(&self.meter);
         let matched = self.root.matches(document.into(), &mut progress)?;
         Ok(matched.then_some(MatchDetails { array_index: progress.array_index }))
     }
 
     pub(crate) fn root(&self) -> &Node {
         &self.root
-    }
-}
-
-/// A predicate over one value, as `$pull` and array filters use it: operators such as `{$gt: 5}`
-/// without a field name.
-#[derive(Debug, Clone)]
-pub struct ValueMatcher {
-    condition: Condition,
-    meter: Option<Meter>,
-}
-
-impl ValueMatcher {
-    /// Parses a document of operators, a regular expression, or a value to be equal to.
-    pub fn parse(
-        condition: &bson::Bson,
-        compiler: &dyn ExpressionCompiler,
-    ) -> Result<Self, QueryError> {
-        let condition = parse::parse_condition(condition, compiler)?;
-        Ok(Self { condition, meter: compiler.meter() })
-    }
-
-    /// Whether the value itself matches. Arrays are not looked into, except that `$elemMatch`,
-    /// `$size` and `$all` mean the array.
-    pub fn matches<'a>(&self, value: impl Into<ValueRef<'a>>) -> Result<bool, QueryError> {
-        let mut progress = Progress::new(self.meter.as_ref());
-        self.condition.matches_value(Some(value.into()), &mut progress)
     }
 }
 

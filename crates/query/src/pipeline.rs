@@ -25,7 +25,6 @@ mod lookup;
 mod memory;
 mod output;
 mod parse;
-mod project;
 mod pushdown;
 mod redact;
 mod sample;
@@ -51,7 +50,8 @@ pub use self::pushdown::Pushdown;
 use self::stage::Stage;
 pub use self::system::SystemStage;
 use crate::error::QueryError;
-use crate::expression::{ParseContext, Variables};
+use crate::expression::{Compiler, ParseContext, Variables};
+use crate::value::measure;
 
 /// The most stages of one pipeline.
 pub const MAX_STAGES: usize = 1000;
@@ -126,6 +126,26 @@ impl Pipeline {
     /// If a stage is unknown, malformed, or in a place where it may not be.
     pub fn parse(stages: &[Bson], variables: &Variables) -> Result<Self, QueryError> {
         parse::parse(stages, parse::Place::Command, variables, &ParseContext::of(variables))
+    }
+
+    /// Reads the pipeline of an update, which turns one document into one.
+    pub(crate) fn parse_update(stages: &[Bson], compiler: &Compiler) -> Result<Self, QueryError> {
+        parse::parse(stages, parse::Place::Update, compiler.variables(), compiler.context())
+    }
+
+    /// The document that the pipeline of an update makes of one.
+    pub(crate) fn update(
+        &self,
+        mut document: Document,
+        variables: &Variables,
+    ) -> Result<Document, QueryError> {
+        let mut charge = variables.meter().charge();
+        for stage in &self.stages {
+            document = stage.change(document, variables, &mut charge)?;
+            // A later stage must not multiply what is already too large.
+            measure(&document).check()?;
+        }
+        Ok(document)
     }
 
     /// Runs the pipeline over the caller's documents. A pipeline that does not read a collection

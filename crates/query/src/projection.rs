@@ -1,8 +1,8 @@
-//! Projections of `find` and `$project`, and the computed fields of `$set`.
+//! Projections of `find`, `$project` and `$unset`, and the computed fields of `$addFields` and `$set`.
 //!
-//! A projection is parsed once into a tree with one level per part of a path. Owns inclusion and
+//! A specification is parsed once into a tree with one level per part of a path. Owns inclusion and
 //! exclusion, the rule of `_id`, and the forms only `find` knows: `$slice`, `$elemMatch` and the
-//! positional `$`. Expressions are compiled through `evaluate`.
+//! positional `$`.
 
 mod add_fields;
 mod apply;
@@ -11,17 +11,27 @@ mod parse;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use bson::{Bson, Document};
+use bson::Document;
 
-use crate::error::{QueryError, fail};
-use crate::evaluate::{Expression, ExpressionCompiler, NoExpressions};
+use self::apply::Application;
+use crate::error::QueryError;
+use crate::expression::{Compiler, Dependencies, Expression, Frame, Variables};
 use crate::matcher::Matcher;
+use crate::meter::Charge;
 
 pub(crate) use add_fields::AddFields;
 
-/// A parsed projection.
+/// The parsed projection of a `find`.
 #[derive(Debug, Clone)]
 pub struct Projection {
+    fields: Fields,
+    variables: Arc<Variables>,
+}
+
+/// The fields that a document keeps and the fields that are computed for it, as `find`, `$project` and
+/// `$unset` say it.
+#[derive(Debug, Clone)]
+pub(crate) struct Fields {
     kind: Kind,
     root: Tree,
     needs_array_index: bool,
@@ -29,25 +39,27 @@ pub struct Projection {
 
 /// Whether fields that the projection does not name stay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+enum Kind {
     Inclusion,
     Exclusion,
 }
 
 /// One level of a projection, in the order it was written.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Tree {
+struct Tree {
     children: Vec<(String, Child)>,
     positions: BTreeMap<String, usize>,
+    /// Whether anything here or below is computed, so that it appears even where nothing was stored.
+    computes: bool,
 }
 
 /// The change to one field.
 #[derive(Debug, Clone)]
-pub(crate) enum Child {
+enum Child {
     Include,
     Exclude,
     Nested(Tree),
-    Expression(Arc<dyn Expression>),
+    Computed(Expression),
     Slice(Slice),
     ElemMatch(Matcher),
     Positional,
@@ -55,7 +67,7 @@ pub(crate) enum Child {
 
 /// The part of an array that `$slice` keeps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Slice {
+struct Slice {
     skip: Option<i64>,
     limit: i64,
 }
@@ -75,20 +87,72 @@ impl Tree {
         self.children.push((name.to_owned(), child));
     }
 
-    /// Whether anything below is computed, so that it appears even where nothing was stored.
-    fn computes(&self) -> bool {
-        self.children.iter().any(|(_, child)| match child {
-            Child::Expression(_) => true,
-            Child::Nested(tree) => tree.computes(),
-            _ => false,
-        })
+    /// Notes on each level whether anything is computed there or below.
+    fn note_computed(&mut self) -> bool {
+        let mut computes = false;
+        for (_, child) in &mut self.children {
+            computes |= match child {
+                Child::Computed(_) => true,
+                Child::Nested(inner) => inner.note_computed(),
+                _ => false,
+            };
+        }
+        self.computes = computes;
+        computes
+    }
+
+    /// Counts what is read for this level: the named fields and what is computed from.
+    fn depend(&self, needed: &mut Dependencies) {
+        for (name, child) in &self.children {
+            if !matches!(child, Child::Computed(_) | Child::Exclude) {
+                needed.path(name);
+            }
+        }
+        self.depend_on_computed(needed);
+    }
+
+    fn depend_on_computed(&self, needed: &mut Dependencies) {
+        for (_, child) in &self.children {
+            match child {
+                Child::Computed(expression) => needed.expression(expression),
+                Child::Nested(inner) => inner.depend_on_computed(needed),
+                _ => {}
+            }
+        }
+    }
+}
+
+impl Fields {
+    /// Counts what `$project` or `$unset` reads; true if it keeps nothing else.
+    pub(crate) fn depend(&self, needed: &mut Dependencies) -> bool {
+        let including = self.kind == Kind::Inclusion;
+        if including {
+            self.root.depend(needed);
+        }
+        including
+    }
+
+    /// The document that `$project` or `$unset` makes of one.
+    pub(crate) fn apply(
+        &self,
+        document: Document,
+        variables: &Variables,
+        charge: &mut Charge,
+    ) -> Result<Document, QueryError> {
+        match self.kind {
+            Kind::Exclusion => Ok(self.root.exclude(document)),
+            Kind::Inclusion => {
+                let frame = Frame::new(&document, variables);
+                Application { frame, array_index: None, charge }.include(&document, &self.root)
+            }
+        }
     }
 }
 
 impl Projection {
     /// Parses the projection of a `find` without expressions.
     pub fn parse_find(projection: &Document, query: &Matcher) -> Result<Self, QueryError> {
-        Self::parse_find_with(projection, query, &NoExpressions)
+        Self::parse_find_with(projection, query, &Compiler::refusing())
     }
 
     /// Parses the projection of a `find`. A projection may refer to its query through `$`, but
@@ -97,70 +161,25 @@ impl Projection {
     pub fn parse_find_with(
         projection: &Document,
         _query: &Matcher,
-        compiler: &dyn ExpressionCompiler,
+        compiler: &Compiler,
     ) -> Result<Self, QueryError> {
-        parse::Parser::for_find(compiler).parse(projection)
-    }
-
-    /// Parses the argument of `$project`.
-    pub fn parse_aggregate(
-        projection: &Document,
-        compiler: &dyn ExpressionCompiler,
-    ) -> Result<Self, QueryError> {
-        if projection.is_empty() {
-            return Err(fail(51272, "projection specification must have at least one field"));
-        }
-        parse::Parser::for_aggregate(compiler).parse(projection)
-    }
-
-    /// Parses the argument of `$unset`: a field or an array of fields to leave out.
-    pub fn unset(argument: &Bson) -> Result<Self, QueryError> {
-        let fields = match argument {
-            Bson::String(field) => vec![field.as_str()],
-            Bson::Array(fields) if !fields.is_empty() => fields
-                .iter()
-                .map(|field| {
-                    field.as_str().ok_or_else(|| {
-                        fail(
-                            31120,
-                            "$unset specification must be a string or an array containing only \
-                             string values",
-                        )
-                    })
-                })
-                .collect::<Result<_, _>>()?,
-            Bson::Array(_) => {
-                return Err(fail(
-                    31119,
-                    "$unset specification must be a string or an array with at least one field",
-                ));
-            }
-            _ => {
-                return Err(fail(31002, "$unset specification must be a string or an array"));
-            }
-        };
-        let mut projection = Document::new();
-        for field in fields {
-            if projection.insert(field, Bson::Int32(0)).is_some() {
-                return Err(fail(31250, format!("Path collision at {field}")));
-            }
-        }
-        parse::Parser::for_aggregate(&NoExpressions).parse(&projection)
+        let fields = Fields::parse_find(projection, compiler)?;
+        Ok(Self { fields, variables: Arc::clone(compiler.variables()) })
     }
 
     /// Whether the projection contains `$`, so that the matcher must be asked for the position.
     pub fn needs_array_index(&self) -> bool {
-        self.needs_array_index
+        self.fields.needs_array_index
     }
 
     /// The top-level fields that the result can be computed from, if the projection only includes
     /// stored fields; an index that holds them all covers the query.
     pub fn covered_fields(&self) -> Option<Vec<&str>> {
-        if self.kind != Kind::Inclusion {
+        if self.fields.kind != Kind::Inclusion {
             return None;
         }
         let mut fields = Vec::new();
-        for (name, child) in &self.root.children {
+        for (name, child) in &self.fields.root.children {
             match child {
                 Child::Include => fields.push(name.as_str()),
                 Child::Exclude => {}
@@ -176,7 +195,18 @@ impl Projection {
         document: &Document,
         array_index: Option<usize>,
     ) -> Result<Document, QueryError> {
-        apply::Application { root: document, array_index, growth: Default::default() }
-            .project(self.kind, &self.root)
+        let Fields { kind, root, .. } = &self.fields;
+        let frame = Frame::new(document, &self.variables);
+        let charge = &mut self.variables.meter().charge();
+        let mut application = Application { frame, array_index, charge };
+        match kind {
+            Kind::Inclusion => application.include(document, root),
+            Kind::Exclusion => {
+                let mut shown = root.exclude(document.clone());
+                // Beside a `$slice`, an `$elemMatch` leaves the other fields.
+                application.add_computed(root, &mut shown)?;
+                Ok(shown)
+            }
+        }
     }
 }

@@ -34,7 +34,7 @@ pub(crate) type Groups = Vec<Option<(usize, usize)>>;
 /// Why a search ended without an answer.
 #[derive(Debug)]
 enum Failure {
-    /// It took more steps, or more room, than one search may.
+    /// The search took more steps, or more room, than one search may.
     TooComplex,
     /// The operation ended.
     Ended(QueryError),

@@ -9,16 +9,18 @@ mod modify;
 mod operators;
 mod parse;
 mod path;
-mod pipeline;
 mod upsert;
 mod walk;
+
+use std::sync::Arc;
 
 use bson::{Bson, DateTime, Document, Timestamp};
 
 use crate::diff::{Places, ToldAs};
 use crate::error::{ErrorCode, QueryError};
-use crate::evaluate::{ExpressionCompiler, NoExpressions};
+use crate::expression::{Compiler, Variables};
 use crate::meter::Meter;
+use crate::pipeline::Pipeline;
 use crate::value::size::Growth;
 use crate::value::{equal, measure};
 
@@ -26,7 +28,6 @@ pub use self::upsert::check_id_type;
 
 use self::modify::Modification;
 use self::path::ArrayFilters;
-use self::pipeline::UpdatePipeline;
 
 /// A parsed update.
 #[derive(Debug, Clone)]
@@ -38,7 +39,7 @@ pub struct Update {
 enum Form {
     Operators { modifications: Vec<Modification>, filters: ArrayFilters, meter: Meter },
     Replacement(Document),
-    Pipeline(UpdatePipeline),
+    Pipeline { stages: Pipeline, variables: Arc<Variables> },
 }
 
 /// What an update makes of a document.
@@ -81,14 +82,14 @@ impl UpdateContext {
 impl Update {
     /// Parses an update without array filters or expressions.
     pub fn parse(update: &Bson) -> Result<Self, QueryError> {
-        Self::parse_with(update, &[], &NoExpressions)
+        Self::parse_with(update, &[], &Compiler::refusing())
     }
 
     /// Parses an update: a document of operators, a replacement, or an array of stages.
     pub fn parse_with(
         update: &Bson,
         array_filters: &[Document],
-        compiler: &dyn ExpressionCompiler,
+        compiler: &Compiler,
     ) -> Result<Self, QueryError> {
         let form = match update {
             Bson::Document(document) => {
@@ -97,7 +98,7 @@ impl Update {
                     let filters = ArrayFilters::parse(array_filters, compiler)?;
                     let modifications = parse::parse_operators(document, compiler)?;
                     filters.check_use(&modifications)?;
-                    let meter = compiler.meter().unwrap_or_default();
+                    let meter = compiler.meter().clone();
                     Form::Operators { modifications, filters, meter }
                 } else {
                     refuse_array_filters(array_filters, "replacement-style")?;
@@ -107,7 +108,10 @@ impl Update {
             }
             Bson::Array(stages) => {
                 refuse_array_filters(array_filters, "pipeline-style")?;
-                Form::Pipeline(UpdatePipeline::parse(stages, compiler)?)
+                Form::Pipeline {
+                    stages: Pipeline::parse_update(stages, compiler)?,
+                    variables: Arc::clone(compiler.variables()),
+                }
             }
             _ => {
                 return Err(QueryError::failed_to_parse(
@@ -169,7 +173,7 @@ impl Update {
         let told_as = match &self.form {
             Form::Operators { .. } => ToldAs::Places(places),
             Form::Replacement(_) => ToldAs::Replacement,
-            Form::Pipeline(_) => ToldAs::ShortestDifference,
+            Form::Pipeline { .. } => ToldAs::ShortestDifference,
         };
         Ok(Some(Change { after, told_as }))
     }
@@ -186,8 +190,8 @@ impl Update {
                 modify::apply(modifications, filters, before, context, places, growth)
             }
             Form::Replacement(replacement) => Ok(replace(before, replacement, context)),
-            Form::Pipeline(pipeline) => {
-                let after = pipeline.apply(before)?;
+            Form::Pipeline { stages, variables } => {
+                let after = stages.update(before.clone(), variables)?;
                 Ok(with_id_of(before, after))
             }
         }

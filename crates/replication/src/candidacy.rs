@@ -28,7 +28,7 @@ pub struct VetoRecord {
 /// What outlives one try to be elected.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Candidacy {
-    /// It was frozen, or stepped down, until then.
+    /// The member does not stand before this time: it was frozen, or stepped down.
     barred_until: Option<MonotonicTime>,
     vetoed_dry_runs: u32,
     veto_counted_at: Option<MonotonicTime>,

@@ -63,11 +63,11 @@ pub enum SourceLost {
     Silent,
     /// The connection failed.
     Failed,
-    /// It lacks our last entry.
+    /// The source lacks our last entry.
     Behind,
-    /// It threw away what we need.
+    /// The source has dropped the entries that we need.
     TooStale,
-    /// It rolled back.
+    /// The source rolled back.
     RolledBack,
     /// Its entries do not follow ours: its oplog was trimmed past our last entry.
     Gap,

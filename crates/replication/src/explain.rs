@@ -53,7 +53,7 @@ pub struct ElectionExplanation {
     pub campaigning: bool,
     /// How this member's last try ended.
     pub last_campaign: Option<CampaignRecord>,
-    /// Who leads, or why no member does.
+    /// The primary, or why there is none.
     pub election: Election,
     /// Each member.
     pub members: Vec<MemberExplanation>,

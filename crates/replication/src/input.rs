@@ -336,7 +336,7 @@ pub enum Input {
     CommonPointFound {
         /// Of which search.
         fetch: FetchId,
-        /// That entry.
+        /// The last shared entry.
         common_point: OpTimeAndWallTime,
     },
     /// The source's whole oplog was compared with ours, and they share no entry.

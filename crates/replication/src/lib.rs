@@ -15,8 +15,8 @@
 //! and a configuration installed only after [`Input::Persisted`] with the ticket of its
 //! [`Output::Persist`].
 //!
-//! The rules themselves are small pure modules: [`quorum`], [`commit_point`], [`election`],
-//! [`sync_source`], [`config_check`], [`reconfig_check`].
+//! The rules themselves are small pure modules: `quorum`, `commit_point`, `election`, `sync_source`, `config_check`,
+//! `reconfig_check`, and [`electability`], which tells why a set has no primary.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod ballot;

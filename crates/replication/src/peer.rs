@@ -17,9 +17,9 @@ use crate::input::{RequestId, Unreachable};
 pub enum Contact {
     /// Nothing was heard yet.
     Unheard,
-    /// It answers.
+    /// The member answers.
     Up,
-    /// It does not.
+    /// The member does not answer.
     Down {
         /// Since when.
         since: MonotonicTime,

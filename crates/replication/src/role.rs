@@ -58,7 +58,7 @@ pub(crate) struct Follower {
     pub(crate) initiated: bool,
     /// The process has just started: it stands at once if the others have no primary either.
     pub(crate) restarted: bool,
-    /// It left office in this term when no successor had everything, and asks the first that has.
+    /// The member stepped down in this term before a successor had all entries, and asks the first that has them to stand.
     pub(crate) owes_hand_off: Option<Term>,
 }
 

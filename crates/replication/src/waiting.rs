@@ -38,7 +38,7 @@ impl Waiter {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Waiters {
     known: BTreeMap<WaiterId, Waiter>,
-    /// Those that wait for the commit point alone, in the order in which it reaches them.
+    /// Clients that wait for the commit point alone, in the order in which it reaches them.
     majority: BTreeSet<(OpTime, WaiterId)>,
     /// The others.
     counting: BTreeSet<WaiterId>,

@@ -1,4 +1,4 @@
-//! Finds the seeds and options of `mongodb+srv://` connection strings in DNS.
+#![doc = include_str!("../README.md")]
 //!
 //! Owns the questions: SRV records for the hosts, TXT records for options, and when to ask again. The
 //! rules about the answers (which hosts are believed, which options count) are those of

@@ -61,7 +61,7 @@ pub(crate) enum Data {
 pub(crate) enum Answer {
     /// The records; none if the name has none of this kind, or does not exist.
     Records(Vec<Record>),
-    /// They do not fit a datagram: ask over TCP.
+    /// The records do not fit a datagram: ask over TCP.
     Truncated,
     /// The server does not understand the question, perhaps because of its size option.
     NotUnderstood,

@@ -59,7 +59,7 @@ pub enum ServerFault {
     /// An operation or the handshake of a pooled connection failed.
     #[error("{0}")]
     Application(ApplicationError),
-    /// It claims to be primary by an election that is over.
+    /// The server claims to be primary by an election that is over.
     ///
     /// The specification prescribes the beginning of this text.
     #[error(

@@ -1,42 +1,12 @@
-//! What a client believes about the servers of a deployment, and what it should do next.
+#![doc = include_str!("../README.md")]
 //!
-//! This is the heart of a MongoDB-compatible client without its hands: no sockets, no clock, no
-//! runtime, no threads. [`Topology`] takes what happened ([`Input`]) with the time, and gives what to
-//! do ([`Output`]): check this server, clear that pool, publish this description, tell this event. Any
-//! event loop can drive it. It implements the Server Discovery And Monitoring, Server Monitoring,
-//! Server Selection and Max Staleness specifications, and runs all of their published scenarios.
+//! [`Topology`] holds what a client believes about the servers of a deployment. It takes what happened ([`Input`]) with the
+//! time, and gives what to do ([`Output`]): check this server, clear that pool, publish this description, tell this event.
 //!
 //! ```text
 //!   sockets, timers ──Input──▶ Topology ──Output──▶ monitors, pools, listeners
 //!                                 │
 //!                        TopologyDescription ──select──▶ a server for an operation
-//! ```
-//!
-//! A shell in a few lines, with a server that answers at once:
-//!
-//! ```
-//! use std::{sync::Arc, time::Duration};
-//! use quorate_protocol::{HelloReply, MonotonicTime};
-//! use quorate_server_discovery::*;
-//!
-//! let options = DiscoveryOptions::with_seeds(["db.example:27017".parse()?]);
-//! let mut now = MonotonicTime::ZERO;
-//! let mut topology = Topology::new(&options, TopologyId(1), 42, now)?;
-//!
-//! while let Some(output) = topology.poll_output() {
-//!     // A real shell opens a connection here and answers later; see `MonitorCommand`.
-//!     if let Output::Monitor { server, command: MonitorCommand::Check { check, .. } } = output {
-//!         assert!(topology.poll_output().is_none());
-//!         now = now + Duration::from_millis(1);
-//!         let reply = Arc::new(HelloReply { ok: true, ..HelloReply::default() });
-//!         let round_trip = Duration::from_millis(1);
-//!         let more_to_come = false;
-//!         topology.handle(now, Input::HelloReceived { server, check, reply, round_trip, more_to_come });
-//!     }
-//! }
-//! assert_eq!(topology.description().topology_type(), TopologyType::Single);
-//! assert_eq!(topology.next_deadline(), Some(now + Duration::from_secs(10)));
-//! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
 mod command;

@@ -72,7 +72,7 @@ pub enum RemovalReason {
     },
     /// The set knows it under another name.
     CalledOtherwise {
-        /// That name.
+        /// The name that the set uses.
         me: ServerAddress,
     },
     /// DNS no longer lists it.

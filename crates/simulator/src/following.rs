@@ -38,7 +38,7 @@ struct Follower {
     token: Option<Document>,
     stored: Option<Document>,
     deliveries: Vec<Delivery>,
-    /// Those before it lost its place.
+    /// Deliveries before the consumer lost its place.
     past: Vec<Vec<Delivery>>,
 }
 

@@ -81,13 +81,13 @@ const NOT_FREE: [i32; 3] = [
 /// How far a client is.
 #[derive(Clone, Copy, Debug)]
 enum Phase {
-    /// It looks for a member that takes writes.
+    /// The client looks for a member that takes writes.
     Beginning,
-    /// It has run so many steps, the last of them there.
+    /// The client has run steps on this member.
     Running { life: Life, place: usize },
-    /// It sends the commit, or the single write; the first time to the member that ran the steps.
+    /// The client sends the commit, or the single write; the first time to the member that ran the steps.
     Committing { life: Life, sent: u32 },
-    /// It waits for the answer to the commit.
+    /// The client waits for the answer to the commit.
     Waiting { life: Life, sent: u32, waiter: WaiterId, until: MonotonicTime, committed: bool },
 }
 

@@ -71,9 +71,9 @@ pub struct Figures {
     pub reads: u64,
     /// Transactions of several statements that were acknowledged.
     pub transactions: u64,
-    /// Those of them that were run more than once.
+    /// Transactions that were run more than once.
     pub repeated_transactions: u64,
-    /// Those that a member committed and a rollback undid.
+    /// Transactions that a member committed and a rollback undid.
     pub undone_transactions: u64,
     /// Commits of which a member said, with a majority behind it, that they never were.
     pub unknown_commits: u64,
@@ -101,7 +101,7 @@ pub struct Figures {
     pub vetoes: u64,
     /// Elections in which a member asked for real votes because its primary's process was gone.
     pub crash_elections: u64,
-    /// Those of them that no candidate won.
+    /// Elections after a crash that no candidate won.
     pub crash_elections_lost: u64,
     /// Oplogs that dropped entries.
     pub truncations: u64,

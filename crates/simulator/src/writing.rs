@@ -40,7 +40,7 @@ pub(crate) enum Deed {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Attempt {
     pub(crate) deed: Deed,
-    /// Who wrote it, if a client did.
+    /// The client that wrote it, if one did.
     pub(crate) client: Option<usize>,
     /// Where it stands in the history; null if it was refused.
     pub(crate) op_time: OpTime,

@@ -29,14 +29,14 @@ const MAX_CONNECTIONS: usize = 4096;
 /// What happens to bytes in one direction between two members.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Flow {
-    /// They pass.
+    /// Bytes pass.
     #[default]
     Open,
-    /// They wait, as if lost on the way and sent again: they arrive when the flow is open again.
+    /// Bytes wait, as if lost on the way and sent again: they arrive when the flow is open again.
     Held,
-    /// They vanish; connections that lost some are reset when the flow is open again.
+    /// Bytes vanish; connections that lost some are reset when the flow is open again.
     Dropped,
-    /// They arrive this much later.
+    /// Bytes arrive this much later.
     Delayed(Duration),
     /// Connections are reset at once, and new ones as soon as they are made.
     Reset,

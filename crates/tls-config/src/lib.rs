@@ -1,5 +1,4 @@
-//! Certificate files, the names that certificates give their holders, and TLS for clients: the `tls*`
-//! options of a connection string in, a configuration of rustls out.
+#![doc = include_str!("../README.md")]
 //!
 //! Both clients use [`client_config`]; the streams are theirs. Both ends of TLS read their files with
 //! [`read_certificates`], [`read_key`] and [`read_authorities`]; the X.509 login takes a user's name

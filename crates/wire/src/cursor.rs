@@ -85,7 +85,7 @@ impl<'a> Cursor<'a> {
         RawDocument::from_bytes(bytes).map_err(|error| DecodeError::BadDocument(error.to_string()))
     }
 
-    /// That nothing is left.
+    /// Refuses bytes behind the message.
     pub(crate) fn end(&self) -> Result<(), DecodeError> {
         match self.rest.len() {
             0 => Ok(()),

@@ -3,7 +3,7 @@
 //! Servers differ in small ways: `ok` may be a double, an integer or a boolean, a version an int32
 //! or an int64. What differs is listed here once. A null is an absent field.
 
-use bson::raw::{RawBsonRef, RawDocument, RawElement};
+use bson::raw::{RawArray, RawBsonRef, RawDocument, RawElement};
 use bson::spec::ElementType;
 use quorate_protocol::ObjectId;
 
@@ -166,45 +166,39 @@ impl<'a> Field<'a> {
         }
     }
 
+    /// The value as a type; `expected` names the type in the error.
+    fn typed<T>(
+        &self,
+        expected: &'static str,
+        read: impl FnOnce(RawBsonRef<'a>) -> Option<T>,
+    ) -> Result<Option<T>, FieldError> {
+        let Some(value) = self.value()? else { return Ok(None) };
+        read(value).map_or_else(|| self.wrong_type(expected), |value| Ok(Some(value)))
+    }
+
     pub(crate) fn object_id(&self) -> Result<Option<ObjectId>, FieldError> {
-        match self.value()? {
-            None => Ok(None),
-            Some(RawBsonRef::ObjectId(id)) => Ok(Some(object_id_from(id))),
-            Some(_) => self.wrong_type("an ObjectId"),
-        }
+        self.typed("an ObjectId", |value| value.as_object_id().map(object_id_from))
     }
 
     pub(crate) fn timestamp(&self) -> Result<Option<bson::Timestamp>, FieldError> {
-        match self.value()? {
-            None => Ok(None),
-            Some(RawBsonRef::Timestamp(timestamp)) => Ok(Some(timestamp)),
-            Some(_) => self.wrong_type("a timestamp"),
-        }
+        self.typed("a timestamp", RawBsonRef::as_timestamp)
     }
 
     pub(crate) fn date_time(&self) -> Result<Option<bson::DateTime>, FieldError> {
-        match self.value()? {
-            None => Ok(None),
-            Some(RawBsonRef::DateTime(date)) => Ok(Some(date)),
-            Some(_) => self.wrong_type("a date"),
-        }
+        self.typed("a date", RawBsonRef::as_datetime)
     }
 
     pub(crate) fn document(&self) -> Result<Option<&'a RawDocument>, FieldError> {
-        match self.value()? {
-            None => Ok(None),
-            Some(RawBsonRef::Document(document)) => Ok(Some(document)),
-            Some(_) => self.wrong_type("a document"),
-        }
+        self.typed("a document", RawBsonRef::as_document)
+    }
+
+    fn raw_array(&self) -> Result<Option<&'a RawArray>, FieldError> {
+        self.typed("an array", RawBsonRef::as_array)
     }
 
     /// The bytes of an array.
     pub(crate) fn array_bytes(&self) -> Result<Option<&'a [u8]>, FieldError> {
-        match self.value()? {
-            None => Ok(None),
-            Some(RawBsonRef::Array(array)) => Ok(Some(array.as_bytes())),
-            Some(_) => self.wrong_type("an array"),
-        }
+        Ok(self.raw_array()?.map(RawArray::as_bytes))
     }
 
     /// The elements of an array, each under the array's name.
@@ -213,16 +207,12 @@ impl<'a> Field<'a> {
     ) -> Result<Option<impl Iterator<Item = Result<Field<'a>, FieldError>> + use<'a>>, FieldError>
     {
         let name = self.name;
-        match self.value()? {
-            None => Ok(None),
-            Some(RawBsonRef::Array(array)) => {
-                Ok(Some(array.iter_elements().map(move |element| match element {
-                    Ok(element) => Ok(Field { name, element }),
-                    Err(error) => Err(FieldError::malformed(name, error)),
-                })))
-            }
-            Some(_) => self.wrong_type("an array"),
-        }
+        Ok(self.raw_array()?.map(|array| {
+            array.iter_elements().map(move |element| match element {
+                Ok(element) => Ok(Field { name, element }),
+                Err(error) => Err(FieldError::malformed(name, error)),
+            })
+        }))
     }
 
     pub(crate) fn element_type(&self) -> ElementType {

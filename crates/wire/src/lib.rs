@@ -1,33 +1,8 @@
-//! Messages of the MongoDB wire protocol to bytes and back.
+#![doc = include_str!("../README.md")]
 //!
-//! This crate owns the byte formats that clients and servers share: the message header, `OP_MSG`,
-//! the `OP_QUERY` and `OP_REPLY` of the legacy handshake, `OP_COMPRESSED`, and the reading of
-//! replies into the values of `quorate-protocol`. Both directions of both sides are here, so a
-//! client, a server and a proxy speak through the same code.
-//!
-//! It does no I/O, starts no task and reads no clock. Bytes come in through a [`Decoder`], which
-//! says how many more it needs and lends out views of what it holds; messages go out by appending
-//! to a `Vec<u8>` of the caller's:
-//!
-//! ```
-//! use bson::rawdoc;
-//! use quorate_wire::{Decoder, MsgFlags, MsgWriter, OpCode, Payload, RequestId};
-//!
-//! let mut bytes = Vec::new();
-//! let ping = rawdoc! { "ping": 1, "$db": "admin" };
-//! MsgWriter::new(&mut bytes, RequestId(7), RequestId(0), MsgFlags::NONE, &ping).finish(None)?;
-//!
-//! let mut decoder = Decoder::new();
-//! decoder.feed(&bytes[..10]);
-//! assert!(decoder.next_message()?.is_none());
-//! assert_eq!(decoder.missing()?, 6); // the rest of the header
-//! decoder.feed(&bytes[10..]);
-//! let message = decoder.next_message()?.expect("it is whole now");
-//! assert_eq!(message.header.op_code, OpCode::MSG);
-//! let Payload::Msg(msg) = message.payload else { unreachable!("an OP_MSG was sent") };
-//! assert_eq!(msg.body().get_i32("ping")?, 1);
-//! # Ok::<(), Box<dyn std::error::Error>>(())
-//! ```
+//! This crate owns the byte formats that clients and servers share, and the reading of replies into the values of
+//! `quorate-protocol`. Bytes come in through a [`Decoder`], which says how many more it needs and lends out views of what it
+//! holds; messages go out by appending to a `Vec<u8>` of the caller's.
 //!
 //! Every error names what the peer (or, for encoding, the caller) did wrong. After a decoding
 //! error the stream has no known position any more: close the connection.

@@ -6,11 +6,11 @@
 
 use bson::raw::RawDocument;
 use bson::{DateTime, Timestamp};
+use quorate_protocol::bson_length::value_length;
 
 const DOUBLE: u8 = 0x01;
 const STRING: u8 = 0x02;
 const DOCUMENT: u8 = 0x03;
-const ARRAY: u8 = 0x04;
 const BINARY: u8 = 0x05;
 const BOOLEAN: u8 = 0x08;
 const DATE: u8 = 0x09;
@@ -140,39 +140,6 @@ impl<'a> Iterator for RawFields<'a> {
         self.rest = rest;
         Some(RawField { kind, key, value })
     }
-}
-
-/// How many bytes the value at the start of `rest` takes; `None` also for the types that replies do not
-/// have.
-fn value_length(kind: u8, rest: &[u8]) -> Option<usize> {
-    match kind {
-        DOUBLE | DATE | TIMESTAMP | INT64 => Some(8),
-        STRING => Some(length_prefix(rest)? + 4),
-        DOCUMENT | ARRAY => length_prefix(rest),
-        BINARY => Some(length_prefix(rest)? + 5),
-        // Undefined, null, the least and the greatest key.
-        0x06 | 0x0a | 0x7f | 0xff => Some(0),
-        // Object id.
-        0x07 => Some(12),
-        BOOLEAN => Some(1),
-        0x0b => {
-            let pattern = rest.iter().position(|&byte| byte == 0)?;
-            let options = rest[pattern + 1..].iter().position(|&byte| byte == 0)?;
-            Some(pattern + options + 2)
-        }
-        // DBPointer, code, symbol, code with scope.
-        0x0c => Some(length_prefix(rest)? + 16),
-        0x0d | 0x0e => Some(length_prefix(rest)? + 4),
-        0x0f => length_prefix(rest),
-        INT32 => Some(4),
-        // Decimal.
-        0x13 => Some(16),
-        _ => None,
-    }
-}
-
-fn length_prefix(bytes: &[u8]) -> Option<usize> {
-    usize::try_from(i32::from_le_bytes(*bytes.first_chunk()?)).ok()
 }
 
 #[cfg(test)]

@@ -75,7 +75,7 @@ impl StoredCredentials {
 /// `client-first-message`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientFirst {
-    /// Who the client says it is.
+    /// The name that the client gives.
     pub user: String,
     nonce: String,
     header: String,

@@ -50,7 +50,7 @@ fn the_errors_of_real_clients_are_understood() {
         let wanted = match &text {
             // A driver from before OP_MSG is told so, whatever it was after.
             text if text.contains("OP_QUERY") => &["wire_version"],
-            // It does not know the option tls, and spoke without.
+            // This driver does not know the option tls, and spoke without TLS.
             text if text.contains("speaks TLS only") => &["tls_required"],
             // The text is the same in every situation.
             text if text.contains("No server is available matching") => &["cause_hidden"],

@@ -38,11 +38,11 @@ const LONGEST_MOVE: u64 = 600_000;
 
 /// The faults that the set allows.
 pub(super) enum Allowed {
-    /// It is not ours, and its owner did not say yes.
+    /// Another program started the set, and the user did not allow step-downs.
     Nothing,
-    /// It is not ours.
+    /// Another program started the set: its primary may be told to step down.
     StepDowns,
-    /// It is ours: these kinds.
+    /// `quorate up` started the set: faults of these kinds.
     Everything(Box<RunningSet>, Vec<Kind>),
 }
 

@@ -8,11 +8,11 @@ use bson::{Bson, Document};
 /// The change to a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Change {
-    /// It is preferred to every other member, and takes over.
+    /// The member has the highest priority, and takes over.
     Preferred,
-    /// It has no vote and never leads.
+    /// The member has no vote and never leads.
     Voteless,
-    /// It is no member any more.
+    /// The member leaves the set.
     Removed,
 }
 

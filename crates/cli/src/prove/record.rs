@@ -38,7 +38,7 @@ impl Recorder {
         Begun(index)
     }
 
-    /// It ended now, with what the client learnt.
+    /// The operation ended now, with what the client learnt.
     pub(super) fn end(&self, Begun(index): Begun, outcome: Outcome, learnt: Option<Action>) {
         let mut operations = self.operations.borrow_mut();
         let operation = &mut operations[index];

@@ -21,9 +21,9 @@ use quorate_protocol::ErrorCode;
 #[derive(Debug, Default)]
 pub(crate) struct Filled {
     pub(crate) inserted: usize,
-    /// Those that were there already, and equal.
+    /// Documents that were there already, and equal.
     pub(crate) present: usize,
-    /// Those that were there already, and differ.
+    /// Documents that were there already, and differ.
     pub(crate) conflicts: usize,
     /// The `_id` of the first of them.
     pub(crate) first_conflict: Option<String>,

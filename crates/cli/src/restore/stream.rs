@@ -138,9 +138,9 @@ impl Work<'_> {
 struct Parts<'a> {
     work: &'a Work<'a>,
     done: &'a mut Done,
-    /// Those that are not whole yet.
+    /// Collections that are not whole yet.
     expected: BTreeSet<Place>,
-    /// Those that have no documents.
+    /// Views, which have no documents.
     views: BTreeSet<Place>,
     open: BTreeMap<Place, Open>,
     tasks: Tasks,

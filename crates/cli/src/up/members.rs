@@ -119,7 +119,7 @@ impl Member {
                 return Ok(());
             }
         }
-        // It has told why on stderr, which is ours too.
+        // The member has written its reason to stderr, which it shares with this process.
         Err(Failure::Problem(format!("member {} did not start; its reason is above", self.id)))
     }
 
@@ -192,7 +192,7 @@ impl Members {
         self.0.iter_mut()
     }
 
-    /// The one that the set begins with.
+    /// The member that initiates the set.
     pub(super) fn first(&self) -> &Member {
         &self.0[0]
     }

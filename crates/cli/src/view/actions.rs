@@ -72,7 +72,7 @@ impl fmt::Display for Action {
 /// Why an action was not carried out.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum ActionError {
-    /// That member was not started here.
+    /// `quorate up` did not start that member.
     #[error("{0} was not started here; choose a member that was")]
     NotOurs(ServerAddress),
     /// The member is in a state in which that makes no sense.

@@ -27,17 +27,17 @@ pub(crate) struct Trouble {
 /// What a member answers when asked directly.
 #[derive(Clone, Debug, Default)]
 pub(crate) enum Own {
-    /// It was not asked yet.
+    /// The member was not asked yet.
     #[default]
     NotAsked,
-    /// It answered.
+    /// The member answered.
     Answered {
         /// When.
         at: MonotonicTime,
         /// What it said.
         hello: Arc<HelloReply>,
     },
-    /// It did not answer.
+    /// The member did not answer.
     Silent {
         /// Since when.
         since: MonotonicTime,
@@ -49,12 +49,12 @@ pub(crate) enum Own {
 /// The phase of a pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum PoolPhase {
-    /// It does not exist, or is closed.
+    /// There is no pool, or the pool is closed.
     #[default]
     Closed,
-    /// It gives no connections: the server is not known.
+    /// The pool gives no connections, because the server is not known.
     Paused,
-    /// It gives connections.
+    /// The pool gives connections.
     Ready,
 }
 
@@ -106,13 +106,13 @@ impl Pool {
 /// What became of a process that we started.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Process {
-    /// It runs.
+    /// The process runs.
     Running,
-    /// It is stopped by a signal, and its sockets stay open: a host that hangs.
+    /// The process is stopped by a signal and its sockets stay open, as with a host that hangs.
     Paused,
-    /// It hears no other member and none hears it.
+    /// No message passes between the member and the others.
     Partitioned,
-    /// It is gone, and how.
+    /// The process has ended, and how.
     Gone(String),
 }
 

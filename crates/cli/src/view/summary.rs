@@ -16,11 +16,11 @@ use crate::explain::{Reason, explain, sentence};
 /// Whether a member answers us.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Health {
-    /// It answers.
+    /// The member answers.
     Up,
-    /// It was not asked yet.
+    /// The member was not asked yet.
     NotAsked,
-    /// It does not answer.
+    /// The member does not answer.
     Down,
 }
 

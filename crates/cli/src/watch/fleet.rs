@@ -39,7 +39,7 @@ const OTHER_LINES: usize = 4;
 enum Trouble {
     /// Every server answers.
     None,
-    /// It is not known yet.
+    /// The deployment is not known yet.
     Asking,
     /// A server does not answer.
     Degraded,

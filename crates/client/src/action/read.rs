@@ -21,10 +21,10 @@ use quorate_protocol::ErrorCode;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum CursorType {
-    /// It ends there.
+    /// The cursor ends with the last document.
     #[default]
     NonTailable,
-    /// It stays open for what is inserted later, into capped collections.
+    /// The cursor of a capped collection stays open for documents that are inserted later.
     Tailable,
     /// The same, and the server waits a while for more.
     TailableAwait,

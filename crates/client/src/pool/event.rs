@@ -146,9 +146,9 @@ impl PoolEventKind {
 pub enum CloseReason {
     /// The pool was cleared since the connection was made.
     Stale,
-    /// It was idle for `maxIdleTimeMS`.
+    /// The connection was idle for `maxIdleTimeMS`.
     Idle,
-    /// It broke, or was left in the middle of an operation.
+    /// The connection broke, or its operation was given up halfway.
     Error,
     /// The pool was closed.
     PoolClosed,

@@ -13,35 +13,35 @@ use super::matching::scalars_are_equal;
 /// Why a test is not run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Skip {
-    /// It runs on sharded clusters alone.
+    /// The test runs on sharded clusters alone.
     Sharded,
-    /// It runs behind load balancers alone.
+    /// The test runs behind load balancers alone.
     LoadBalanced,
-    /// It wants a server older than ours says it is.
+    /// The test wants a server older than ours says it is.
     OlderServer,
-    /// It wants a server newer than ours says it is.
+    /// The test wants a server newer than ours says it is.
     NewerServer,
-    /// It wants fields to be encrypted by the client.
+    /// The test wants fields to be encrypted by the client.
     Encryption,
-    /// It wants GridFS.
+    /// The test wants GridFS.
     GridFs,
-    /// It wants texts compared by the rules of a language.
+    /// The test wants texts compared by the rules of a language.
     Collation,
-    /// It wants the server to run JavaScript.
+    /// The test wants the server to run JavaScript.
     JavaScript,
-    /// It wants collections of another kind.
+    /// The test wants collections of another kind.
     CollectionKind,
-    /// It wants a server with other parameters.
+    /// The test wants a server with other parameters.
     Parameter,
-    /// It wants commands that other servers have for tests alone.
+    /// The test wants commands that other servers have for tests alone.
     TestCommand,
-    /// It wants a helper that the specifications leave to each driver and we do not offer.
+    /// The test wants a helper that the specifications leave to each driver and we do not offer.
     Helper,
-    /// It wants an option of connection strings that the specifications deprecate.
+    /// The test wants an option of connection strings that the specifications deprecate.
     DeprecatedOption,
     /// Its own `skipReason` says so.
     ByAuthor,
-    /// It wants users that log in where none do, or none where they do. Another deployment of ours
+    /// The test wants users that log in where none do, or none where they do. Another deployment of ours
     /// runs it.
     Login,
 }

@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use bson::spec::BinarySubtype;
 use bson::{Bson, DateTime, Document, RawDocumentBuf};
-use quorate_query::ExpressionCompiler;
 use quorate_query::expression::{Compiler, Variables};
 use quorate_query::matcher::Matcher;
 use quorate_query::value::DocumentRef;

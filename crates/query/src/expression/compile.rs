@@ -1,5 +1,5 @@
-//! Expressions for the modules that meet them without knowing them: `$expr` in queries, computed
-//! projections, pipeline updates. Fills the seam of [`crate::evaluate`].
+//! Expressions for the modules that meet them without looking inside: `$expr` in queries, computed projections,
+//! pipeline updates.
 
 use std::sync::Arc;
 
@@ -7,7 +7,6 @@ use bson::Bson;
 
 use super::{Expression, ParseContext, Variables};
 use crate::error::QueryError;
-use crate::evaluate;
 use crate::meter::Meter;
 use crate::value::DocumentRef;
 
@@ -25,32 +24,56 @@ impl Compiler {
         Self::within(variables, context)
     }
 
+    /// Refuses every expression: for callers that allow none, such as a partial index filter.
+    pub fn refusing() -> Self {
+        Self::within(Variables::default(), ParseContext::refusing())
+    }
+
     /// A compiler for expressions that may name more variables than have values yet.
     pub(crate) fn within(variables: Variables, context: ParseContext) -> Self {
         Self { variables: Arc::new(variables), context }
     }
-}
 
-impl evaluate::ExpressionCompiler for Compiler {
-    fn compile(&self, expression: &Bson) -> Result<Arc<dyn evaluate::Expression>, QueryError> {
+    /// Reads one expression, to be computed many times.
+    ///
+    /// # Errors
+    ///
+    /// As [`Expression::parse`], or if this compiler refuses expressions.
+    pub fn compile(&self, expression: &Bson) -> Result<Compiled, QueryError> {
         let expression = Expression::parse(expression, &self.context)?;
-        Ok(Arc::new(Compiled { expression, variables: Arc::clone(&self.variables) }))
+        Ok(Compiled { expression, variables: Arc::clone(&self.variables) })
     }
 
-    fn meter(&self) -> Option<Meter> {
-        Some(self.variables.meter().clone())
+    /// The variables that the expressions may name.
+    pub(crate) fn context(&self) -> &ParseContext {
+        &self.context
+    }
+
+    /// The values of the variables.
+    pub(crate) fn variables(&self) -> &Arc<Variables> {
+        &self.variables
+    }
+
+    /// The meter of the operation's steps and bytes.
+    pub(crate) fn meter(&self) -> &Meter {
+        self.variables.meter()
     }
 }
 
 /// An expression with its variables.
-#[derive(Debug)]
-struct Compiled {
+#[derive(Clone, Debug)]
+pub struct Compiled {
     expression: Expression,
     variables: Arc<Variables>,
 }
 
-impl evaluate::Expression for Compiled {
-    fn evaluate(&self, root: DocumentRef<'_>) -> Result<Option<Bson>, QueryError> {
+impl Compiled {
+    /// The value for one document; `None` is the missing value.
+    ///
+    /// # Errors
+    ///
+    /// As [`Expression::evaluate`].
+    pub fn evaluate(&self, root: DocumentRef<'_>) -> Result<Option<Bson>, QueryError> {
         match root {
             DocumentRef::Parsed(root) => self.expression.evaluate(root, &self.variables),
             DocumentRef::Raw(_) => self.expression.evaluate(&root.to_document(), &self.variables),
@@ -84,7 +107,8 @@ mod tests {
     fn projections_compute() {
         let compiler = Compiler::new(Variables::new(0).with_variable("tax", bson!(2)));
         let spec = doc! { "_id": 0, "total": { "$multiply": ["$price", "$$tax"] } };
-        let projection = Projection::parse_aggregate(&spec, &compiler).unwrap();
+        let projection =
+            Projection::parse_find_with(&spec, &Matcher::match_all(), &compiler).unwrap();
         let found = projection.apply(&doc! { "_id": 1, "price": 5 }, None).unwrap();
         assert_eq!(found, doc! { "total": 10 });
     }

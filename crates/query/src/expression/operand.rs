@@ -200,7 +200,7 @@ impl<'a> Operand<'a> {
 
     /// Whether the value counts as true: not false, zero, null, undefined or missing.
     pub(crate) fn is_true(&self) -> bool {
-        self.get().is_some_and(is_true)
+        self.get().is_some_and(value::is_truthy)
     }
 
     /// The order of the two; missing stands with undefined, above `MinKey` and below null.
@@ -230,19 +230,4 @@ impl Write for Beginning {
 /// The order of two values of which either may be absent.
 pub(crate) fn compare_options(left: Option<&Bson>, right: Option<&Bson>) -> Ordering {
     value::compare(left.unwrap_or(&Bson::Undefined), right.unwrap_or(&Bson::Undefined))
-}
-
-/// Whether a value counts as true.
-pub(crate) fn is_true(value: &Bson) -> bool {
-    match value {
-        Bson::Boolean(value) => *value,
-        Bson::Null | Bson::Undefined => false,
-        Bson::Int32(number) => *number != 0,
-        Bson::Int64(number) => *number != 0,
-        Bson::Double(number) => *number != 0.0,
-        Bson::Decimal128(_) => {
-            !value::Number::from_value(value).is_some_and(value::Number::is_zero)
-        }
-        _ => true,
-    }
 }

@@ -21,6 +21,8 @@ use crate::typed::Typed;
 pub struct ParseContext {
     user: BTreeSet<String>,
     redact: bool,
+    /// Whether no expression is allowed at all.
+    refusing: bool,
 }
 
 impl ParseContext {
@@ -38,7 +40,13 @@ impl ParseContext {
 
     /// Every variable that these values define.
     pub fn of(variables: &Variables) -> Self {
-        Self { user: variables.names().map(str::to_owned).collect(), redact: false }
+        let user = variables.names().map(str::to_owned).collect();
+        Self { user, ..Self::default() }
+    }
+
+    /// A context in which every expression is refused.
+    pub(super) fn refusing() -> Self {
+        Self { refusing: true, ..Self::default() }
     }
 
     /// The same with `$$DESCEND`, `$$PRUNE` and `$$KEEP`, which only `$redact` defines.
@@ -50,6 +58,11 @@ impl ParseContext {
 
 /// Reads an expression.
 pub(super) fn parse(value: &Bson, context: &ParseContext) -> Result<Node, QueryError> {
+    if context.refusing {
+        return Err(QueryError::bad_value(
+            "expressions are not allowed here; use plain values and query operators",
+        ));
+    }
     Parser { context, locals: Locals::default(), depth: 0 }.expression(value)
 }
 

@@ -16,6 +16,9 @@ pub(crate) struct FieldPath(Box<[String]>);
 impl FieldPath {
     /// Reads a dotted path such as `a.b.c`.
     pub(crate) fn parse(text: &str) -> Result<Self, QueryError> {
+        if text.is_empty() {
+            return Err(fail(40352, "FieldPath cannot be constructed with empty string"));
+        }
         if text.ends_with('.') {
             return Err(fail(40353, "FieldPath must not end with a '.'."));
         }

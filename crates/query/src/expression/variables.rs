@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bson::{Bson, DateTime, Document, Timestamp};
+use quorate_protocol::SplitMix64;
 
 use super::operand::Operand;
 use crate::error::{QueryError, fail};
@@ -20,7 +21,7 @@ pub struct Variables {
     cluster_time: Option<Timestamp>,
     /// `None` is a variable that is defined and missing.
     user: BTreeMap<String, Option<Bson>>,
-    random: Arc<SplitMix>,
+    random: Arc<SharedRandom>,
     meter: Meter,
 }
 
@@ -32,7 +33,7 @@ impl Variables {
 
     /// The same, with the operation's meter.
     pub fn metered(seed: u64, meter: Meter) -> Self {
-        let random = Arc::new(SplitMix(AtomicU64::new(seed)));
+        let random = Arc::new(SharedRandom(AtomicU64::new(seed)));
         Self { now: None, cluster_time: None, user: BTreeMap::new(), random, meter }
     }
 
@@ -118,19 +119,13 @@ fn unavailable(name: &str) -> QueryError {
     fail(51144, format!("Builtin variable '$${name}' is not available"))
 }
 
-/// The SplitMix64 sequence: a counter and a mixing function, so that one atomic addition is all the
-/// state there is and clones of [`Variables`] draw from the same sequence.
+/// The state of a [`SplitMix64`] sequence, from which clones of [`Variables`] draw together: a step of it is one addition.
 #[derive(Debug, Default)]
-struct SplitMix(AtomicU64);
+struct SharedRandom(AtomicU64);
 
-impl SplitMix {
-    const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
-
+impl SharedRandom {
     fn next(&self) -> u64 {
-        let mut mixed = self.0.fetch_add(Self::STEP, Ordering::Relaxed).wrapping_add(Self::STEP);
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
+        SplitMix64::new(self.0.fetch_add(SplitMix64::STEP, Ordering::Relaxed)).next_u64()
     }
 }
 

@@ -11,7 +11,7 @@ use super::bits::BitTest;
 use super::predicate::InList;
 use super::{Comparison, Condition, MAX_QUERY_DEPTH, Node, Predicate, RegexMatcher, Schema};
 use crate::error::{ErrorCode, QueryError, fail};
-use crate::evaluate::ExpressionCompiler;
+use crate::expression::Compiler;
 use crate::expression::is_reference_field;
 use crate::value::{Number, Path, TypeSet, is_truthy, type_name_of};
 
@@ -34,22 +34,13 @@ const GEO_OPERATORS: [&str; 10] = [
 ];
 
 /// Parses a whole query.
-pub(super) fn parse_query(query: &Document, compiler: &dyn ExpressionCompiler) -> Parsed<Node> {
+pub(super) fn parse_query(query: &Document, compiler: &Compiler) -> Parsed<Node> {
     Parser { compiler, inside_elem_match: false, field: "", regexes: &Cell::new(0) }.query(query, 0)
 }
 
 /// Parses a query for an element of an array.
-pub(super) fn parse_element(query: &Document, compiler: &dyn ExpressionCompiler) -> Parsed<Node> {
+pub(super) fn parse_element(query: &Document, compiler: &Compiler) -> Parsed<Node> {
     Parser { compiler, inside_elem_match: true, field: "", regexes: &Cell::new(0) }.query(query, 0)
-}
-
-/// Parses what may stand to the right of a field name.
-pub(super) fn parse_condition(
-    value: &Bson,
-    compiler: &dyn ExpressionCompiler,
-) -> Parsed<Condition> {
-    Parser { compiler, inside_elem_match: true, field: "", regexes: &Cell::new(0) }
-        .field_value(value, 0)
 }
 
 /// Whether a document holds operators instead of being a value: its first key starts with `$` and
@@ -60,7 +51,7 @@ pub(crate) fn is_operator_document(document: &Document) -> bool {
 
 #[derive(Clone, Copy)]
 struct Parser<'a> {
-    compiler: &'a dyn ExpressionCompiler,
+    compiler: &'a Compiler,
     inside_elem_match: bool,
     /// The path that operators belong to, for messages.
     field: &'a str,
@@ -115,7 +106,7 @@ impl Parser<'_> {
                     "$expr can only be applied to the top-level document",
                 ));
             }
-            "$expr" => Node::Expr(self.compiler.compile(value)?),
+            "$expr" => Node::Expr(self.compiler.compile(value)?.into()),
             "$jsonSchema" => match value {
                 Bson::Document(schema) => Node::Schema(Schema::parse(schema)?.into()),
                 other => {
@@ -190,11 +181,7 @@ impl Parser<'_> {
                 "a query may have at most {MAX_REGEXES} regular expressions; combine them with '|'"
             )));
         }
-        let matcher = RegexMatcher::new(pattern, options)?;
-        Ok(match self.compiler.meter() {
-            Some(meter) => matcher.with_meter(&meter),
-            None => matcher,
-        })
+        Ok(RegexMatcher::new(pattern, options)?.with_meter(self.compiler.meter()))
     }
 
     fn operators(self, operators: &Document, depth: usize) -> Parsed<Condition> {

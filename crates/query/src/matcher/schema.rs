@@ -95,11 +95,7 @@ impl Schema {
     /// # Errors
     ///
     /// If a pattern is too complex for a text, or the operation has ended.
-    pub(crate) fn validates(
-        &self,
-        value: ValueRef<'_>,
-        meter: Option<&Meter>,
-    ) -> Result<bool, QueryError> {
+    pub(crate) fn validates(&self, value: ValueRef<'_>, meter: &Meter) -> Result<bool, QueryError> {
         let check = Check { meter, failure: RefCell::new(None) };
         let valid = self.obeyed(value, &check);
         check.failure.into_inner().map_or(Ok(valid), Err)
@@ -112,13 +108,13 @@ impl Schema {
 
 /// One validation. After a failure nothing more is looked at, and the answer does not count.
 struct Check<'a> {
-    meter: Option<&'a Meter>,
+    meter: &'a Meter,
     failure: RefCell<Option<QueryError>>,
 }
 
 impl Check<'_> {
     fn goes_on(&self) -> bool {
-        if let Some(Err(error)) = self.meter.map(Meter::step) {
+        if let Err(error) = self.meter.step() {
             self.failure.borrow_mut().get_or_insert(error);
         }
         self.failure.borrow().is_none()

@@ -3,11 +3,11 @@
 use bson::{Bson, Document};
 
 use super::output::check_known;
-use super::project::AddFields;
 use super::stage::Stage;
 use super::window::WindowStage;
 use crate::error::{ErrorCode, QueryError, fail};
 use crate::expression::{FieldPath, ParseContext};
+use crate::projection::AddFields;
 use crate::typed::Typed;
 
 /// Reads the stage as a `$setWindowFields` for the methods and an `$addFields` for the values.

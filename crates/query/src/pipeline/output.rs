@@ -48,22 +48,22 @@ pub struct Merge {
 pub enum WhenMatched {
     /// The new document takes its place.
     Replace,
-    /// It stays.
+    /// The existing document stays.
     KeepExisting,
     /// The fields of the new document are put into it.
     Merge,
     /// The command fails.
     Fail,
-    /// It goes through a pipeline that sees the new document as `$$new`.
+    /// The existing document goes through a pipeline that sees the new one as `$$new`.
     Pipeline(Pipeline),
 }
 
 /// The action of `$merge` on a new document that meets no existing one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WhenNotMatched {
-    /// It is inserted.
+    /// The new document is inserted.
     Insert,
-    /// It is dropped.
+    /// The new document is dropped.
     Discard,
     /// The command fails.
     Fail,

@@ -10,7 +10,6 @@ use super::graph_lookup::GraphLookup;
 use super::group::Group;
 use super::lookup::Lookup;
 use super::output::{Merge, Output, check_known};
-use super::project::{AddFields, Projection};
 use super::pushdown::optimise;
 use super::sort::SortStage;
 use super::stage::Stage;
@@ -24,6 +23,7 @@ use crate::expression::{
     Compiler, Expression, FieldPath, ParseContext, Variables, check_variable_name,
 };
 use crate::matcher::Matcher;
+use crate::projection::{AddFields, Fields};
 use crate::typed::{Typed, unknown_field};
 use crate::value::Path;
 
@@ -91,13 +91,12 @@ impl Reader<'_> {
             };
             here.check_place(name, position, stages.len())?;
             here.stage(name, spec, &mut read)?;
+            here.check_update(name)?;
         }
         Ok(Pipeline { stages: optimise(read) })
     }
 
     fn check_place(&self, name: &str, position: usize, count: usize) -> Result<(), QueryError> {
-        const CHANGING: [&str; 6] =
-            ["$addFields", "$set", "$project", "$unset", "$replaceRoot", "$replaceWith"];
         let output = matches!(name, "$out" | "$merge");
         let first = name == "$documents" || SystemStage::of(name, &Document::new()).is_some();
         match self.place {
@@ -119,12 +118,6 @@ impl Reader<'_> {
                     format!("{name} is not allowed within a $unionWith's sub-pipeline"),
                 ));
             }
-            Place::Update if !CHANGING.contains(&name) => {
-                return Err(fail(
-                    ErrorCode::INVALID_OPTIONS,
-                    format!("{name} is not allowed to be used within an update"),
-                ));
-            }
             _ => {}
         }
         if first && position > 0 {
@@ -139,13 +132,27 @@ impl Reader<'_> {
         Ok(())
     }
 
+    /// An update allows only the stages that turn one document into one. A stage that does not exist is refused
+    /// before, as elsewhere.
+    fn check_update(&self, name: &str) -> Result<(), QueryError> {
+        const CHANGING: [&str; 6] =
+            ["$addFields", "$set", "$project", "$unset", "$replaceRoot", "$replaceWith"];
+        if self.place == Place::Update && !CHANGING.contains(&name) {
+            return Err(fail(
+                ErrorCode::INVALID_OPTIONS,
+                format!("{name} is not allowed to be used within an update"),
+            ));
+        }
+        Ok(())
+    }
+
     fn stage(&self, name: &str, spec: &Bson, read: &mut Vec<Stage>) -> Result<(), QueryError> {
         let context = &self.context;
         let stage = match name {
             "$match" => self.match_stage(spec)?,
-            "$project" => Stage::Project(Projection::parse(spec, context)?),
+            "$project" => Stage::Project(Fields::parse_project(spec, context)?),
             "$addFields" | "$set" => Stage::AddFields(AddFields::parse(name, spec, context)?),
-            "$unset" => Stage::Project(Projection::unset(spec)?),
+            "$unset" => Stage::Project(Fields::parse_unset(spec)?),
             "$group" => Stage::Group(Group::parse(spec, context)?.into()),
             "$sort" => Stage::Sort(SortStage::parse(spec)?.into()),
             "$limit" => Stage::Limit(limit(spec)?),

@@ -11,7 +11,6 @@ use super::group::{self, Group};
 use super::lookup::{self, Lookup};
 use super::memory::Memory;
 use super::output::Output;
-use super::project::{AddFields, Projection};
 use super::redact;
 use super::sample;
 use super::sort::{self, SortStage};
@@ -20,9 +19,10 @@ use super::unwind::{self, Unwind};
 use super::window::{self, WindowStage};
 use super::{Documents, Pipeline, Run, bucket, count};
 use crate::error::{QueryError, fail};
-use crate::expression::{Compiler, Dependencies, Expression, Frame, Operand, cost};
+use crate::expression::{Compiler, Dependencies, Expression, Frame, Operand, Variables, cost};
 use crate::matcher::Matcher;
 use crate::meter::Charge;
+use crate::projection::{AddFields, Fields};
 use crate::typed::Typed;
 
 /// A stage, ready to run. A stage that holds documents back shares itself with the stream that it makes.
@@ -36,7 +36,7 @@ pub(super) enum Stage {
         /// The fields it reads.
         reads: Dependencies,
     },
-    Project(Projection),
+    Project(Fields),
     AddFields(AddFields),
     ReplaceRoot {
         expression: Expression,
@@ -160,18 +160,28 @@ impl Stage {
         charge: &mut Charge,
     ) -> Result<Option<Document>, QueryError> {
         match self {
-            Self::Project(projection) => {
-                projection.apply(document, &run.variables, charge).map(Some)
-            }
-            Self::AddFields(fields) => fields.apply(document, &run.variables, charge).map(Some),
-            Self::ReplaceRoot { expression, stage } => {
-                let root = expression.operand(Frame::new(&document, &run.variables))?;
-                charge.grow(stage, cost(root.or_null())?)?;
-                replaced(&document, root, stage).map(Some)
-            }
             Self::Redact(expression) => redact::apply(expression, &document, &run.variables),
             Self::GraphLookup(lookup) => lookup.apply(document, run, charge).map(Some),
-            _ => Ok(Some(document)),
+            _ => self.change(document, &run.variables, charge).map(Some),
+        }
+    }
+
+    /// The document that one document is turned into, by the stages that updates may have.
+    pub(super) fn change(
+        &self,
+        document: Document,
+        variables: &Variables,
+        charge: &mut Charge,
+    ) -> Result<Document, QueryError> {
+        match self {
+            Self::Project(fields) => fields.apply(document, variables, charge),
+            Self::AddFields(fields) => fields.apply(document, variables, charge),
+            Self::ReplaceRoot { expression, stage } => {
+                let root = expression.operand(Frame::new(&document, variables))?;
+                charge.grow(stage, cost(root.or_null())?)?;
+                replaced(&document, root, stage)
+            }
+            _ => Ok(document),
         }
     }
 
@@ -202,11 +212,11 @@ pub(super) type Step = Box<dyn FnMut(Document, &mut Charge) -> Result<Flow, Quer
 
 /// The outcome for one document.
 pub(super) enum Flow {
-    /// It goes on.
+    /// The document goes to the next stage.
     Next(Document),
-    /// It goes on, and nothing comes after it.
+    /// The document goes to the next stage, and is the last one.
     Last(Document),
-    /// It does not go on.
+    /// The document is dropped.
     Dropped,
 }
 

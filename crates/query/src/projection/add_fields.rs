@@ -2,12 +2,15 @@
 
 use bson::{Bson, Document};
 
-use super::parse::add_at_path;
+use super::apply::COMPUTED;
+use super::parse::{add_at_path, level_at};
 use super::{Child, Tree};
-use crate::error::{ErrorCode, QueryError, fail};
-use crate::evaluate::ExpressionCompiler;
-use crate::value::MAX_NESTING;
-use crate::value::size::{Growth, value_size};
+use crate::error::{ErrorCode, QueryError, caused_by, fail};
+use crate::expression::{
+    Dependencies, Expression, Frame, MAX_EXPRESSION_DEPTH, ParseContext, Variables, cost,
+};
+use crate::meter::Charge;
+use crate::typed::Typed;
 
 /// The parsed fields.
 #[derive(Debug, Clone)]
@@ -16,104 +19,154 @@ pub(crate) struct AddFields {
 }
 
 impl AddFields {
-    /// Parses the argument of the stage.
+    /// Parses the argument of the stage of this name.
     pub(crate) fn parse(
-        fields: &Document,
-        compiler: &dyn ExpressionCompiler,
+        name: &str,
+        spec: &Bson,
+        context: &ParseContext,
     ) -> Result<Self, QueryError> {
-        if fields.is_empty() {
-            return Err(fail(
-                40177,
-                "Invalid $set :: caused by :: specification must have at least one field",
-            ));
+        let spec = spec
+            .document(40272, format_args!("{name} specification stage must be an object, got"))?;
+        Self::read(spec, context).map_err(|error| caused_by(&error, &format!("Invalid {name}")))
+    }
+
+    fn read(spec: &Document, context: &ParseContext) -> Result<Self, QueryError> {
+        if spec.is_empty() {
+            return Err(fail(40177, "specification must have at least one field"));
         }
         let mut root = Tree::default();
-        for (field, value) in fields {
-            add(&mut root, field, value, compiler, 0)?;
+        for (path, value) in spec {
+            add(&mut root, path, value, context, 0)?;
         }
         Ok(Self { root })
     }
 
+    /// Counts what the stage reads.
+    pub(crate) fn depend(&self, needed: &mut Dependencies) {
+        self.root.depend(needed);
+    }
+
     /// The document with the computed fields. Every expression sees the document as it was.
-    pub(crate) fn apply(&self, document: &Document) -> Result<Document, QueryError> {
-        let mut result = document.clone();
-        set_fields(&self.root, &mut result, document, &mut Growth::default())?;
-        Ok(result)
+    pub(crate) fn apply(
+        &self,
+        mut document: Document,
+        variables: &Variables,
+        charge: &mut Charge,
+    ) -> Result<Document, QueryError> {
+        if self.root.children.iter().any(|(_, child)| matches!(child, Child::Nested(_))) {
+            let before = document.clone();
+            self.root.set(&mut document, Frame::new(&before, variables), charge)?;
+            return Ok(document);
+        }
+        // Every value is computed before the first one is set, so that the document needs no copy.
+        let mut values = Vec::with_capacity(self.root.children.len());
+        for (name, child) in &self.root.children {
+            if let Child::Computed(expression) = child {
+                let value = computed(expression, Frame::new(&document, variables), charge)?;
+                values.push((name, value));
+            }
+        }
+        for (name, value) in values {
+            set(&mut document, name, value);
+        }
+        Ok(document)
     }
 }
 
 fn add(
     tree: &mut Tree,
-    field: &str,
+    path: &str,
     value: &Bson,
-    compiler: &dyn ExpressionCompiler,
+    context: &ParseContext,
     depth: usize,
 ) -> Result<(), QueryError> {
-    let Bson::Document(inner) = value else {
-        return add_at_path(tree, field, Child::Expression(compiler.compile(value)?));
-    };
-    let is_expression =
-        inner.is_empty() || inner.keys().next().is_some_and(|key| key.starts_with('$'));
-    if is_expression {
-        return add_at_path(tree, field, Child::Expression(compiler.compile(value)?));
+    if depth > MAX_EXPRESSION_DEPTH {
+        return Err(fail(ErrorCode::OVERFLOW, "the fields to add are nested too deeply"));
     }
-    if depth >= MAX_NESTING {
-        return Err(fail(
-            ErrorCode::OVERFLOW,
-            format!("computed fields may be nested at most {MAX_NESTING} levels deep"),
-        ));
+    if let Bson::Document(inner) = value
+        && inner.keys().next().is_some_and(|key| !key.starts_with('$'))
+    {
+        let level = level_at(tree, path).map_err(conflict)?;
+        return inner
+            .iter()
+            .try_for_each(|(name, value)| add(level, name, value, context, depth + 1));
     }
-    let mut nested = Tree::default();
-    for (name, value) in inner {
-        add(&mut nested, name, value, compiler, depth + 1)?;
-    }
-    add_at_path(tree, field, Child::Nested(nested))
+    let expression = Expression::parse(value, context)?;
+    add_at_path(tree, path, Child::Computed(expression)).map_err(conflict)
 }
 
-fn set_fields(
-    tree: &Tree,
-    target: &mut Document,
-    root: &Document,
-    growth: &mut Growth,
-) -> Result<(), QueryError> {
-    for (name, child) in &tree.children {
-        match child {
-            Child::Expression(expression) => match expression.evaluate(root.into())? {
-                Some(value) => {
-                    growth.charge(value_size(&value))?;
-                    target.insert(name, value);
-                }
-                None => {
-                    target.remove(name);
-                }
-            },
-            Child::Nested(inner) => {
-                let value = target.entry(name.clone()).or_insert(Bson::Null);
-                set_nested(inner, value, root, growth)?;
-            }
-            _ => {}
-        }
+/// The code that these stages have for what projections call a collision.
+fn conflict(error: QueryError) -> QueryError {
+    match error.code().0 {
+        31249 | 31250 => fail(
+            40176,
+            format!("specification contains two conflicting paths. {}", error.message()),
+        ),
+        _ => error,
     }
-    Ok(())
 }
 
-/// Elements of an array each get the fields; a scalar gives way to a document.
-fn set_nested(
-    tree: &Tree,
-    value: &mut Bson,
-    root: &Document,
-    growth: &mut Growth,
-) -> Result<(), QueryError> {
+fn computed(
+    expression: &Expression,
+    frame: Frame<'_>,
+    charge: &mut Charge,
+) -> Result<Option<Bson>, QueryError> {
+    let value = expression.operand(frame)?.into_bson();
+    if let Some(value) = &value {
+        charge.grow(COMPUTED, cost(value)?)?;
+    }
+    Ok(value)
+}
+
+/// Sets a field; a missing value takes it away.
+fn set(document: &mut Document, name: &str, value: Option<Bson>) {
     match value {
-        Bson::Document(inner) => set_fields(tree, inner, root, growth),
-        Bson::Array(items) => {
-            items.iter_mut().try_for_each(|item| set_nested(tree, item, root, growth))
+        Some(value) => document.insert(name, value),
+        None => document.remove(name),
+    };
+}
+
+impl Tree {
+    fn set(
+        &self,
+        document: &mut Document,
+        frame: Frame<'_>,
+        charge: &mut Charge,
+    ) -> Result<(), QueryError> {
+        for (name, child) in &self.children {
+            match child {
+                Child::Computed(expression) => {
+                    set(document, name, computed(expression, frame, charge)?);
+                }
+                Child::Nested(inner) => {
+                    let value = document.entry(name.clone()).or_insert(Bson::Null);
+                    inner.set_inside(value, frame, charge)?;
+                }
+                _ => {}
+            }
         }
-        scalar => {
-            let mut inner = Document::new();
-            set_fields(tree, &mut inner, root, growth)?;
-            *scalar = Bson::Document(inner);
-            Ok(())
+        Ok(())
+    }
+
+    /// Elements of an array each get the fields; a scalar gives way to a document.
+    fn set_inside(
+        &self,
+        value: &mut Bson,
+        frame: Frame<'_>,
+        charge: &mut Charge,
+    ) -> Result<(), QueryError> {
+        frame.variables.step()?;
+        match value {
+            Bson::Document(inner) => self.set(inner, frame, charge),
+            Bson::Array(items) => {
+                items.iter_mut().try_for_each(|item| self.set_inside(item, frame, charge))
+            }
+            scalar => {
+                let mut inner = Document::new();
+                self.set(&mut inner, frame, charge)?;
+                *scalar = Bson::Document(inner);
+                Ok(())
+            }
         }
     }
 }

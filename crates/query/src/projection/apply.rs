@@ -4,93 +4,121 @@
 //! path are mapped over. Recursion goes no deeper than the projection itself, plus arrays directly
 //! within arrays.
 
-use std::cell::RefCell;
-
 use bson::{Bson, Document};
 
-use super::{Child, Kind, Slice, Tree};
+use super::{Child, Slice, Tree};
 use crate::error::{QueryError, fail};
+use crate::expression::{Frame, cost};
 use crate::matcher::Matcher;
-use crate::value::size::{Growth, value_size};
+use crate::meter::Charge;
+
+/// The name of computed fields in errors about memory.
+pub(super) const COMPUTED: &str = "a computed field of $addFields, $set or $project";
+
+impl Tree {
+    /// The document without the fields that are named here and inside.
+    pub(super) fn exclude(&self, document: Document) -> Document {
+        let mut shown = Document::new();
+        for (name, value) in document {
+            let kept = match self.get(&name) {
+                None | Some(Child::Include) => Some(value),
+                Some(Child::Slice(slice)) => Some(slice.apply(value)),
+                Some(Child::Nested(inner)) => Some(inner.exclude_inside(value)),
+                Some(_) => None,
+            };
+            if let Some(value) = kept {
+                shown.insert(name, value);
+            }
+        }
+        shown
+    }
+
+    fn exclude_inside(&self, value: Bson) -> Bson {
+        match value {
+            Bson::Document(inner) => Bson::Document(self.exclude(inner)),
+            Bson::Array(items) => {
+                Bson::Array(items.into_iter().map(|item| self.exclude_inside(item)).collect())
+            }
+            scalar => scalar,
+        }
+    }
+}
 
 /// One document being projected.
 pub(super) struct Application<'a> {
-    pub(super) root: &'a Document,
+    /// The document as it was, and the variables.
+    pub(super) frame: Frame<'a>,
     pub(super) array_index: Option<usize>,
-    pub(super) growth: RefCell<Growth>,
+    pub(super) charge: &'a mut Charge,
 }
 
 impl Application<'_> {
-    pub(super) fn project(&self, kind: Kind, tree: &Tree) -> Result<Document, QueryError> {
-        self.document(kind, self.root, tree)
-    }
-
-    fn document(
-        &self,
-        kind: Kind,
+    /// The fields that the tree names, then those it computes.
+    pub(super) fn include(
+        &mut self,
         document: &Document,
         tree: &Tree,
     ) -> Result<Document, QueryError> {
-        let mut projected = Document::new();
+        let mut shown = Document::new();
         for (name, value) in document {
             let kept = match tree.get(name) {
-                None => (kind == Kind::Exclusion).then(|| value.clone()),
-                Some(child) => self.field(kind, value, child)?,
+                None | Some(Child::Exclude | Child::Computed(_) | Child::ElemMatch(_)) => None,
+                Some(Child::Include) => Some(value.clone()),
+                Some(Child::Slice(slice)) => Some(slice.apply(value.clone())),
+                Some(Child::Positional) => Some(self.positional(value)?),
+                Some(Child::Nested(inner)) => self.include_inside(value, inner)?,
             };
             if let Some(value) = kept {
-                projected.insert(name, value);
+                shown.insert(name.as_str(), value);
             }
         }
-        self.add_computed(tree, &mut projected)?;
-        Ok(projected)
+        self.add_computed(tree, &mut shown)?;
+        Ok(shown)
     }
 
-    /// The projected form of a stored value; `None` leaves it out. Computed fields come later.
-    fn field(&self, kind: Kind, value: &Bson, child: &Child) -> Result<Option<Bson>, QueryError> {
-        Ok(match child {
-            Child::Include => Some(value.clone()),
-            Child::Exclude | Child::Expression(_) | Child::ElemMatch(_) => None,
-            Child::Slice(slice) => Some(slice.apply(value)),
-            Child::Positional => Some(self.positional(value)?),
-            Child::Nested(tree) => self.nested(kind, value, tree)?,
-        })
-    }
-
-    fn nested(&self, kind: Kind, value: &Bson, tree: &Tree) -> Result<Option<Bson>, QueryError> {
+    /// A scalar has none of the fields; it gives way to a document of the computed ones, in an array too.
+    fn include_inside(&mut self, value: &Bson, tree: &Tree) -> Result<Option<Bson>, QueryError> {
+        self.frame.variables.step()?;
         match value {
-            Bson::Document(inner) => Ok(Some(Bson::Document(self.document(kind, inner, tree)?))),
+            Bson::Document(inner) => Ok(Some(Bson::Document(self.include(inner, tree)?))),
             Bson::Array(items) => {
                 let mut kept = Vec::with_capacity(items.len());
                 for item in items {
-                    kept.extend(self.nested(kind, item, tree)?);
+                    kept.extend(self.include_inside(item, tree)?);
                 }
                 Ok(Some(Bson::Array(kept)))
             }
-            scalar if kind == Kind::Exclusion => Ok(Some(scalar.clone())),
-            _ if tree.computes() => Ok(Some(self.computed_only(tree)?)),
+            _ if tree.computes => Ok(Some(self.computed_only(tree)?)),
             _ => Ok(None),
         }
     }
 
-    fn computed_only(&self, tree: &Tree) -> Result<Bson, QueryError> {
+    fn computed_only(&mut self, tree: &Tree) -> Result<Bson, QueryError> {
         let mut document = Document::new();
         self.add_computed(tree, &mut document)?;
         Ok(Bson::Document(document))
     }
 
-    fn add_computed(&self, tree: &Tree, projected: &mut Document) -> Result<(), QueryError> {
+    /// Adds the fields that are not stored under their name: computed ones and the finds of `$elemMatch`.
+    pub(super) fn add_computed(
+        &mut self,
+        tree: &Tree,
+        shown: &mut Document,
+    ) -> Result<(), QueryError> {
         for (name, child) in &tree.children {
             let computed = match child {
-                Child::Expression(expression) => expression.evaluate(self.root.into())?,
+                Child::Computed(expression) => expression.operand(self.frame)?.into_bson(),
                 Child::ElemMatch(matcher) => self.elem_match(name, matcher)?,
-                Child::Nested(inner) if inner.computes() && !projected.contains_key(name) => {
-                    Some(self.computed_only(inner)?)
+                Child::Nested(inner) if inner.computes && !shown.contains_key(name) => {
+                    let inner = self.computed_only(inner)?;
+                    shown.insert(name.as_str(), inner);
+                    continue;
                 }
-                _ => None,
+                _ => continue,
             };
             if let Some(value) = computed {
-                self.growth.borrow_mut().charge(value_size(&value))?;
-                projected.insert(name, value);
+                self.charge.grow(COMPUTED, cost(&value)?)?;
+                shown.insert(name.as_str(), value);
             }
         }
         Ok(())
@@ -98,9 +126,9 @@ impl Application<'_> {
 
     /// The first element that matches, alone in its array.
     fn elem_match(&self, name: &str, matcher: &Matcher) -> Result<Option<Bson>, QueryError> {
-        let Some(Bson::Array(items)) = self.root.get(name) else { return Ok(None) };
-        let index =
-            matcher.matches_with_details(self.root)?.and_then(|details| details.array_index);
+        let root = self.frame.root;
+        let Some(Bson::Array(items)) = root.get(name) else { return Ok(None) };
+        let index = matcher.matches_with_details(root)?.and_then(|details| details.array_index);
         Ok(index.and_then(|index| items.get(index)).map(|item| Bson::Array(vec![item.clone()])))
     }
 
@@ -118,8 +146,8 @@ impl Application<'_> {
 }
 
 impl Slice {
-    fn apply(self, value: &Bson) -> Bson {
-        let Bson::Array(items) = value else { return value.clone() };
+    fn apply(self, value: Bson) -> Bson {
+        let Bson::Array(items) = value else { return value };
         let length = items.len();
         let magnitude = |number: i64| usize::try_from(number.unsigned_abs()).unwrap_or(usize::MAX);
         let (start, count) = match self.skip {
@@ -128,6 +156,6 @@ impl Slice {
             None if self.limit >= 0 => (0, magnitude(self.limit)),
             None => (length.saturating_sub(magnitude(self.limit)), length),
         };
-        Bson::Array(items.iter().skip(start).take(count).cloned().collect())
+        Bson::Array(items.into_iter().skip(start).take(count).collect())
     }
 }

@@ -5,18 +5,68 @@
 
 use bson::{Bson, Document};
 
-use super::{Child, Kind, Projection, Slice, Tree};
-use crate::error::{ErrorCode, QueryError, fail};
-use crate::evaluate::ExpressionCompiler;
+use super::{Child, Fields, Kind, Slice, Tree};
+use crate::error::{ErrorCode, QueryError, caused_by, fail};
+use crate::expression::{Compiler, Expression, FieldPath, ParseContext};
 use crate::matcher::Matcher;
 use crate::typed::Typed;
 use crate::value::{MAX_NESTING, Number, is_truthy};
 
+impl Fields {
+    /// Parses the projection of a `find`.
+    pub(super) fn parse_find(
+        projection: &Document,
+        compiler: &Compiler,
+    ) -> Result<Self, QueryError> {
+        Parser::new(compiler.context(), Some(compiler)).parse(projection)
+    }
+
+    /// Parses the argument of `$project`.
+    pub(crate) fn parse_project(spec: &Bson, context: &ParseContext) -> Result<Self, QueryError> {
+        let Bson::Document(spec) = spec else {
+            return Err(fail(15969, "$project specification must be an object"));
+        };
+        let parsed = match spec.is_empty() {
+            true => Err(fail(51272, "projection specification must have at least one field")),
+            false => Parser::new(context, None).parse(spec),
+        };
+        parsed.map_err(|error| caused_by(&error, "Invalid $project"))
+    }
+
+    /// Parses the argument of `$unset`: a field or an array of fields to leave out.
+    pub(crate) fn parse_unset(spec: &Bson) -> Result<Self, QueryError> {
+        let names = match spec {
+            Bson::String(_) => std::slice::from_ref(spec),
+            Bson::Array(names) if names.is_empty() => {
+                return Err(fail(
+                    31119,
+                    "$unset specification must be a string or an array with at least one field",
+                ));
+            }
+            Bson::Array(names) => names,
+            _ => return Err(fail(31002, "$unset specification must be a string or an array")),
+        };
+        let mut root = Tree::default();
+        for name in names {
+            let Bson::String(name) = name else {
+                return Err(fail(
+                    31120,
+                    "$unset specification must be a string or an array containing only string \
+                     values",
+                ));
+            };
+            add_at_path(&mut root, name, Child::Exclude)
+                .map_err(|error| caused_by(&error, "Invalid $unset"))?;
+        }
+        Ok(Self { kind: Kind::Exclusion, root, needs_array_index: false })
+    }
+}
+
 /// The state of parsing one projection.
-pub(super) struct Parser<'a> {
-    compiler: &'a dyn ExpressionCompiler,
-    /// Whether the forms that only `find` knows are allowed.
-    is_find: bool,
+struct Parser<'a> {
+    context: &'a ParseContext,
+    /// The compiler of a `find`; with it, the forms that only `find` knows are allowed.
+    find: Option<&'a Compiler>,
     kind: Option<Kind>,
     has_slice: bool,
     has_elem_match: bool,
@@ -26,14 +76,10 @@ pub(super) struct Parser<'a> {
 }
 
 impl<'a> Parser<'a> {
-    pub(super) fn for_find(compiler: &'a dyn ExpressionCompiler) -> Self {
-        Self { is_find: true, ..Self::for_aggregate(compiler) }
-    }
-
-    pub(super) fn for_aggregate(compiler: &'a dyn ExpressionCompiler) -> Self {
+    fn new(context: &'a ParseContext, find: Option<&'a Compiler>) -> Self {
         Self {
-            compiler,
-            is_find: false,
+            context,
+            find,
             kind: None,
             has_slice: false,
             has_elem_match: false,
@@ -43,7 +89,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    pub(super) fn parse(mut self, projection: &Document) -> Result<Projection, QueryError> {
+    fn parse(mut self, projection: &Document) -> Result<Fields, QueryError> {
         let mut root = Tree::default();
         for (field, value) in projection {
             self.id_specified |= field == "_id" || field.starts_with("_id.");
@@ -62,7 +108,8 @@ impl<'a> Parser<'a> {
             }
             _ => {}
         }
-        Ok(Projection { kind, root, needs_array_index: self.has_positional })
+        root.note_computed();
+        Ok(Fields { kind, root, needs_array_index: self.has_positional })
     }
 
     /// Nothing but `_id` and the forms of `find` was given. `$slice` keeps the other fields,
@@ -83,7 +130,7 @@ impl<'a> Parser<'a> {
         depth: usize,
     ) -> Result<(), QueryError> {
         let positional = positional_at(field);
-        if positional.is_some() && !self.is_find {
+        if positional.is_some() && self.find.is_none() {
             return Err(fail(31324, "Cannot use positional projection in aggregation projection"));
         }
         match value {
@@ -219,11 +266,8 @@ impl<'a> Parser<'a> {
         {
             return self.operator(field, operator, argument, inner, parent, depth);
         }
-        let mut tree = Tree::default();
-        for (name, value) in inner {
-            self.element(name, value, &mut tree, depth + 1)?;
-        }
-        add_at_path(parent, field, Child::Nested(tree))
+        let level = level_at(parent, field)?;
+        inner.iter().try_for_each(|(name, value)| self.element(name, value, level, depth + 1))
     }
 
     fn operator(
@@ -235,8 +279,8 @@ impl<'a> Parser<'a> {
         parent: &mut Tree,
         depth: usize,
     ) -> Result<(), QueryError> {
-        match (operator, self.is_find) {
-            ("$slice", true) => match parse_slice(argument) {
+        match (operator, self.find) {
+            ("$slice", Some(_)) => match parse_slice(argument) {
                 Ok(slice) => {
                     self.has_slice = true;
                     add_at_path(parent, field, Child::Slice(slice))
@@ -247,8 +291,10 @@ impl<'a> Parser<'a> {
                     self.expression(field, &value, parent, 31252).map_err(|_| error)
                 }
             },
-            ("$elemMatch", true) => self.elem_match(field, argument, parent, depth),
-            ("$elemMatch", false) => Err(fail(
+            ("$elemMatch", Some(compiler)) => {
+                self.elem_match(field, argument, parent, depth, compiler)
+            }
+            ("$elemMatch", None) => Err(fail(
                 ErrorCode::INVALID_PIPELINE_OPERATOR,
                 "Cannot use $elemMatch in this context",
             )),
@@ -268,6 +314,7 @@ impl<'a> Parser<'a> {
         argument: &Bson,
         parent: &mut Tree,
         depth: usize,
+        compiler: &Compiler,
     ) -> Result<(), QueryError> {
         argument.document(31274, "elemMatch: Invalid argument, object required, but got")?;
         if self.has_positional {
@@ -281,7 +328,7 @@ impl<'a> Parser<'a> {
         let mut query = Document::new();
         query.insert(field, operator);
         self.has_elem_match = true;
-        add_at_path(parent, field, Child::ElemMatch(Matcher::parse_with(&query, self.compiler)?))
+        add_at_path(parent, field, Child::ElemMatch(Matcher::parse_with(&query, compiler)?))
     }
 
     fn expression(
@@ -297,9 +344,9 @@ impl<'a> Parser<'a> {
                 format!("Cannot use an expression {field}: {value} in an exclusion projection"),
             ));
         }
-        let compiled = self.compiler.compile(value)?;
+        let expression = Expression::parse(value, self.context)?;
         self.kind = Some(Kind::Inclusion);
-        add_at_path(parent, field, Child::Expression(compiled))
+        add_at_path(parent, field, Child::Computed(expression))
     }
 }
 
@@ -334,60 +381,47 @@ fn parse_slice(argument: &Bson) -> Result<Slice, QueryError> {
 
 /// Puts a child at a dotted path, making the levels in between.
 pub(super) fn add_at_path(root: &mut Tree, path: &str, child: Child) -> Result<(), QueryError> {
-    let parts: Vec<&str> = path.split('.').collect();
-    check_field_path(path, &parts)?;
-    let Some((last, parents)) = parts.split_last() else { return Ok(()) };
-    let mut tree = root;
-    for (level, part) in parents.iter().enumerate() {
-        if tree.get(part).is_none() {
-            tree.push(part, Child::Nested(Tree::default()));
-        }
-        match tree.get_mut(part) {
-            Some(Child::Nested(inner)) => tree = inner,
-            _ => {
-                return Err(fail(
-                    31249,
-                    format!(
-                        "Path collision at {path} remaining portion {}",
-                        parts[level + 1..].join(".")
-                    ),
-                ));
-            }
-        }
-    }
-    if tree.get(last).is_some() {
+    let parsed = FieldPath::parse(path)?;
+    let Some((last, parents)) = parsed.components().split_last() else { return Ok(()) };
+    let level = descend(root, path, parents, parsed.components())?;
+    if level.get(last).is_some() {
         return Err(fail(31250, format!("Path collision at {path}")));
     }
-    tree.push(last, child);
+    level.push(last, child);
     Ok(())
 }
 
-fn check_field_path(path: &str, parts: &[&str]) -> Result<(), QueryError> {
-    if parts.len() > MAX_NESTING {
-        return Err(fail(
-            ErrorCode::OVERFLOW,
-            format!("a field path may have at most {MAX_NESTING} components"),
-        ));
-    }
-    if path.is_empty() {
-        return Err(fail(40352, "FieldPath cannot be constructed with empty string"));
-    }
-    if path.ends_with('.') {
-        return Err(fail(40353, "FieldPath must not end with a '.'."));
-    }
-    for part in parts {
-        if part.is_empty() {
-            return Err(fail(15998, "FieldPath field names may not be empty strings."));
+/// The level at a dotted path, which is made if it is not there.
+pub(super) fn level_at<'a>(root: &'a mut Tree, path: &str) -> Result<&'a mut Tree, QueryError> {
+    let parsed = FieldPath::parse(path)?;
+    descend(root, path, parsed.components(), parsed.components())
+}
+
+/// Goes down along some components of a path.
+fn descend<'a>(
+    root: &'a mut Tree,
+    path: &str,
+    along: &[String],
+    components: &[String],
+) -> Result<&'a mut Tree, QueryError> {
+    let mut tree = root;
+    for (level, name) in along.iter().enumerate() {
+        if tree.get(name).is_none() {
+            tree.push(name, Child::Nested(Tree::default()));
         }
-        if part.starts_with('$') && !matches!(*part, "$ref" | "$id" | "$db") {
-            return Err(fail(
-                16410,
-                format!(
-                    "FieldPath field names may not start with '$'. Consider using $getField or \
-                     $setField. Found: {part}"
-                ),
-            ));
+        match tree.get_mut(name) {
+            Some(Child::Nested(inner)) => tree = inner,
+            _ => {
+                let remaining = components.get(level + 1..).unwrap_or_default().join(".");
+                return Err(match remaining.is_empty() {
+                    true => fail(31250, format!("Path collision at {path}")),
+                    false => fail(
+                        31249,
+                        format!("Path collision at {path} remaining portion {remaining}"),
+                    ),
+                });
+            }
         }
     }
-    Ok(())
+    Ok(tree)
 }

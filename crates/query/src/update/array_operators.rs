@@ -10,7 +10,7 @@ use bson::{Bson, Document};
 
 use super::operators::PopEnd;
 use crate::error::{ErrorCode, QueryError};
-use crate::evaluate::ExpressionCompiler;
+use crate::expression::Compiler;
 use crate::matcher::Matcher;
 use crate::matcher::is_operator_document;
 use crate::meter::{Kept, Meter};
@@ -76,7 +76,7 @@ impl Push {
         };
         items.splice(position..position, self.values.iter().cloned());
         if let Some(sort) = &self.sort {
-            items = sorted(items, |left, right| sort.compare(left, right), &growth.meter())?;
+            items = sorted(items, |left, right| sort.compare(left, right), growth.meter())?;
         }
         match self.slice {
             None => {}
@@ -229,7 +229,7 @@ pub(super) fn add_to_set(
             type_name_of(value)
         )));
     };
-    let mut present = keys(items, &growth.meter())?;
+    let mut present = keys(items, growth.meter())?;
     for value in values {
         growth.step()?;
         if present.insert(GroupKey::of(value)) {
@@ -288,7 +288,7 @@ pub(super) fn pop(value: &mut Bson, path: &str, end: PopEnd) -> Result<(), Query
 /// Reads the argument of `$pull`.
 pub(super) fn parse_pull(
     argument: &Bson,
-    compiler: &dyn ExpressionCompiler,
+    compiler: &Compiler,
 ) -> Result<PullCondition, QueryError> {
     match argument {
         Bson::Document(query) if !is_operator_document(query) => {
@@ -376,6 +376,6 @@ pub(super) fn pull_all(
     values: &[Bson],
     growth: &Growth,
 ) -> Result<(), QueryError> {
-    let unwanted = keys(values, &growth.meter())?;
+    let unwanted = keys(values, growth.meter())?;
     remove_where(value, growth, |item| Ok(unwanted.contains(&GroupKey::of(item))))
 }

@@ -9,13 +9,13 @@ use super::modify::Modification;
 use super::operators::{Operator, parse_bit, parse_current_date, parse_number};
 use super::path::UpdatePath;
 use crate::error::{ErrorCode, QueryError};
-use crate::evaluate::ExpressionCompiler;
+use crate::expression::Compiler;
 use crate::value::type_name_of;
 
 /// Parses a document of update operators.
 pub(super) fn parse_operators(
     update: &Document,
-    compiler: &dyn ExpressionCompiler,
+    compiler: &Compiler,
 ) -> Result<Vec<Modification>, QueryError> {
     let mut modifications = Vec::new();
     for (operator, arguments) in update {
@@ -69,7 +69,7 @@ fn parse_operator(
     operator: &str,
     path: &str,
     argument: &Bson,
-    compiler: &dyn ExpressionCompiler,
+    compiler: &Compiler,
 ) -> Result<Operator, QueryError> {
     Ok(match operator {
         "$set" => Operator::Set(argument.clone()),

@@ -10,7 +10,7 @@ use bson::{Bson, Document};
 
 use super::modify::Modification;
 use crate::error::{ErrorCode, QueryError};
-use crate::evaluate::ExpressionCompiler;
+use crate::expression::Compiler;
 use crate::matcher::Matcher;
 use crate::value::{MAX_NESTING, PathComponent};
 
@@ -174,10 +174,7 @@ pub(super) struct ArrayFilters {
 
 impl ArrayFilters {
     /// Parses filters, each a query whose paths all start with one name.
-    pub(super) fn parse(
-        filters: &[Document],
-        compiler: &dyn ExpressionCompiler,
-    ) -> Result<Self, QueryError> {
+    pub(super) fn parse(filters: &[Document], compiler: &Compiler) -> Result<Self, QueryError> {
         let mut parsed = BTreeMap::new();
         for filter in filters {
             let mut name = None;

@@ -26,7 +26,7 @@ impl Update {
         }
         let base = document_from(&equalities)?;
         let after = match &self.form {
-            Form::Pipeline(pipeline) => pipeline.apply(&base)?,
+            Form::Pipeline { stages, variables } => stages.update(base.clone(), variables)?,
             _ => self.compute(&base, &context, &mut Places::default())?,
         };
         super::check_id_unchanged(&base, &after)?;

@@ -6,6 +6,7 @@
 
 use bson::spec::BinarySubtype;
 use bson::{DateTime, Decimal128, RawBsonRef, RawDocument, Timestamp, oid::ObjectId};
+use quorate_protocol::bson_length::{length_prefix, value_length};
 
 use super::view::{ArrayRef, DbPointerRef, DocumentRef, ValueRef};
 
@@ -79,33 +80,6 @@ impl<'a> Iterator for RawScan<'a> {
         self.position += 1 + key_length + 1 + length;
         Some(RawField { document: self.document, kind, key, value })
     }
-}
-
-/// How many bytes the value at the start of `rest` takes.
-fn value_length(kind: u8, rest: &[u8]) -> Option<usize> {
-    let prefixed = |extra: usize| Some(length_prefix(rest)? + extra);
-    match kind {
-        0x01 | 0x09 | 0x11 | 0x12 => Some(8),
-        0x02 | 0x0d | 0x0e => prefixed(4),
-        0x03 | 0x04 | 0x0f => length_prefix(rest),
-        0x05 => prefixed(5),
-        0x06 | 0x0a | 0x7f | 0xff => Some(0),
-        0x07 => Some(12),
-        0x08 => Some(1),
-        0x0b => {
-            let pattern = rest.iter().position(|&byte| byte == 0)?;
-            let options = rest[pattern + 1..].iter().position(|&byte| byte == 0)?;
-            Some(pattern + options + 2)
-        }
-        0x0c => prefixed(16),
-        0x10 => Some(4),
-        0x13 => Some(16),
-        _ => None,
-    }
-}
-
-fn length_prefix(bytes: &[u8]) -> Option<usize> {
-    usize::try_from(i32::from_le_bytes(fixed(bytes)?)).ok()
 }
 
 fn fixed<const N: usize>(bytes: &[u8]) -> Option<[u8; N]> {

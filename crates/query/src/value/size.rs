@@ -15,27 +15,27 @@ const MAX_GROWTH: usize = 2 * MAX_DOCUMENT_SIZE;
 
 /// The bytes an operation has added so far. A value set in every element of an array is multiplied
 /// by its length, so the sum must be watched while it grows.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Growth {
     bytes: usize,
-    /// What steps are counted on; none for a caller that counts its own.
-    meter: Option<Meter>,
+    /// The steps of the operation are counted here.
+    meter: Meter,
 }
 
 impl Growth {
     /// Nothing added yet, by an operation that counts its steps here.
     pub(crate) fn of(meter: &Meter) -> Self {
-        Self { bytes: 0, meter: Some(meter.clone()) }
+        Self { bytes: 0, meter: meter.clone() }
     }
 
-    /// What the steps of the operation are counted on.
-    pub(crate) fn meter(&self) -> Meter {
-        self.meter.clone().unwrap_or_default()
+    /// The meter of the operation.
+    pub(crate) fn meter(&self) -> &Meter {
+        &self.meter
     }
 
     /// Counts one step, and asks from time to time whether to go on.
     pub(crate) fn step(&self) -> Result<(), QueryError> {
-        self.meter.as_ref().map_or(Ok(()), Meter::step)
+        self.meter.step()
     }
 
     pub(crate) fn charge(&mut self, bytes: usize) -> Result<(), QueryError> {

@@ -1,6 +1,6 @@
 //! The deepest documents, queries and updates that are allowed fit the stack of a thread.
 
-use crate::support::{TinyLanguage, assert_same, context};
+use crate::support::{assert_same, compiler, context};
 use bson::{Bson, Document, RawDocumentBuf, bson, doc};
 use quorate_query::diff::{OplogUpdate, ToldAs, apply_oplog_update, oplog_update};
 use quorate_query::value::{GroupKey, compare_documents};
@@ -64,6 +64,11 @@ fn deep_updates_deltas_and_projections() {
         panic!("a change")
     };
     assert_same(&apply_oplog_update(&before, &entry).unwrap(), &after);
-    let deep = Projection::parse_aggregate(&nested(DEEPEST, bson!("$b")), &TinyLanguage).unwrap();
+    let deep = Projection::parse_find_with(
+        &nested(DEEPEST, bson!("$b")),
+        &Matcher::match_all(),
+        &compiler(),
+    )
+    .unwrap();
     assert_same(&deep.apply(&doc! { "b": 7 }, None).unwrap(), &nested(DEEPEST, bson!(7)));
 }

@@ -1,12 +1,12 @@
 //! What projections show.
 
-use crate::support::{TinyLanguage, assert_same};
+use crate::support::{assert_same, compiler};
 use bson::{Bson, Document, bson, doc};
 use quorate_query::{Matcher, Projection};
 
 fn find(projection: Document, query: Document, document: &Document) -> Result<Document, i32> {
     let query = Matcher::parse(&query).unwrap();
-    let projection = Projection::parse_find_with(&projection, &Matcher::match_all(), &TinyLanguage)
+    let projection = Projection::parse_find_with(&projection, &Matcher::match_all(), &compiler())
         .map_err(|error| error.code().0)?;
     let details = query.matches_with_details(document).unwrap().expect("the query matches");
     projection.apply(document, details.array_index).map_err(|error| error.code().0)
@@ -14,12 +14,6 @@ fn find(projection: Document, query: Document, document: &Document) -> Result<Do
 
 fn shows(projection: Document, document: Document, wanted: Document) {
     assert_same(&find(projection, doc! {}, &document).unwrap(), &wanted);
-}
-
-fn aggregate(projection: Document, document: &Document) -> Result<Document, i32> {
-    Projection::parse_aggregate(&projection, &TinyLanguage)
-        .and_then(|projection| projection.apply(document, None))
-        .map_err(|error| error.code().0)
 }
 
 fn sample() -> Document {
@@ -184,40 +178,10 @@ fn malformed_slices_are_refused() {
 }
 
 #[test]
-fn aggregation_allows_no_find_forms() {
-    assert_eq!(aggregate(doc! {}, &sample()), Err(51272));
-    assert_eq!(aggregate(doc! { "l.$": 1 }, &sample()), Err(31324));
-    assert_eq!(aggregate(doc! { "l": { "$elemMatch": {} } }, &sample()), Err(168));
-    assert_same(
-        &aggregate(doc! { "a": 1, "b.d": 1 }, &sample()).unwrap(),
-        &doc! { "_id": 1, "a": 2, "b": { "d": 4 } },
-    );
-    assert_same(
-        &aggregate(doc! { "l": 0, "b": 0 }, &sample()).unwrap(),
-        &doc! { "_id": 1, "a": 2 },
-    );
-}
-
-#[test]
-fn unset_is_an_exclusion() {
-    let unset = |argument: Bson| {
-        Projection::unset(&argument)
-            .and_then(|projection| projection.apply(&sample(), None))
-            .map_err(|error| error.code().0)
-    };
-    assert_same(&unset(bson!(["l", "b.c"])).unwrap(), &doc! { "_id": 1, "a": 2, "b": { "d": 4 } });
-    assert_eq!(unset(bson!("_id")).unwrap().get("_id"), None);
-    assert_eq!(unset(bson!([])), Err(31119));
-    assert_eq!(unset(bson!([1])), Err(31120));
-    assert_eq!(unset(bson!(1)), Err(31002));
-    assert_eq!(unset(bson!(["b", "b.c"])), Err(31249));
-}
-
-#[test]
 fn an_index_can_cover_plain_inclusions() {
     let covered = |projection: Document| {
         let projection =
-            Projection::parse_find_with(&projection, &Matcher::match_all(), &TinyLanguage).unwrap();
+            Projection::parse_find_with(&projection, &Matcher::match_all(), &compiler()).unwrap();
         projection.covered_fields().map(|fields| fields.join(","))
     };
     assert_eq!(covered(doc! { "a": 1, "_id": 0 }).as_deref(), Some("a"));

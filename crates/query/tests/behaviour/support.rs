@@ -1,10 +1,8 @@
 //! What the behaviour tests share: short ways to ask one question.
 
-use std::sync::Arc;
-
 use bson::{Bson, DateTime, Document, RawDocumentBuf, Timestamp};
-use quorate_query::value::{DocumentRef, Path, PathValue};
-use quorate_query::{Expression, ExpressionCompiler, Matcher, QueryError, Update, UpdateContext};
+use quorate_query::expression::{Compiler, Variables};
+use quorate_query::{Matcher, QueryError, Update, UpdateContext};
 
 /// Whether a query matches, asked of the parsed and of the raw form, which must agree.
 pub(crate) fn matches(query: &Document, document: &Document) -> bool {
@@ -92,40 +90,7 @@ pub(crate) fn update_refusal(update: Document, before: Document) -> i32 {
     }
 }
 
-/// A language of two words, enough to test what surrounds expressions: a string that starts with
-/// `$` is a path, `{$literal: x}` and everything else is a constant.
-#[derive(Debug)]
-pub(crate) struct TinyLanguage;
-
-#[derive(Debug)]
-enum TinyExpression {
-    Path(Path),
-    Constant(Bson),
-}
-
-impl Expression for TinyExpression {
-    fn evaluate(&self, root: DocumentRef<'_>) -> Result<Option<Bson>, QueryError> {
-        Ok(match self {
-            Self::Path(path) => path.evaluate(root).map(PathValue::into_bson),
-            Self::Constant(value) => Some(value.clone()),
-        })
-    }
-}
-
-impl ExpressionCompiler for TinyLanguage {
-    fn compile(&self, expression: &Bson) -> Result<Arc<dyn Expression>, QueryError> {
-        Ok(Arc::new(match expression {
-            Bson::String(text) if text == "$$ROOT" => {
-                return Err(QueryError::bad_value("the tiny language has no variables"));
-            }
-            Bson::String(text) if text.starts_with('$') => {
-                TinyExpression::Path(Path::parse(&text[1..])?)
-            }
-            Bson::Document(document) => match document.get("$literal") {
-                Some(value) => TinyExpression::Constant(value.clone()),
-                None => TinyExpression::Constant(expression.clone()),
-            },
-            value => TinyExpression::Constant(value.clone()),
-        }))
-    }
+/// A compiler for expressions without variables.
+pub(crate) fn compiler() -> Compiler {
+    Compiler::new(Variables::new(0))
 }

@@ -1,6 +1,6 @@
 //! What the update operators on single values do.
 
-use crate::support::{TinyLanguage, apply, assert_same, context, date, decimal, leaves, updates};
+use crate::support::{apply, assert_same, compiler, context, date, decimal, leaves, updates};
 use bson::{Bson, Document, Timestamp, bson, doc};
 use quorate_query::Update;
 
@@ -182,7 +182,7 @@ fn setting_the_same_identifier_is_allowed() {
 
 #[test]
 fn the_form_of_an_update_is_known() {
-    let parse = |update: Bson| Update::parse_with(&update, &[], &TinyLanguage).unwrap();
+    let parse = |update: Bson| Update::parse_with(&update, &[], &compiler()).unwrap();
     assert!(parse(bson!({ "a": 1 })).is_replacement());
     assert!(!parse(bson!({ "$set": { "a": 1 } })).is_replacement());
     assert!(!parse(bson!([{ "$set": { "a": 1 } }])).is_replacement());
@@ -191,7 +191,7 @@ fn the_form_of_an_update_is_known() {
 }
 
 fn pipeline(stages: Bson, before: Document) -> Result<Option<Document>, i32> {
-    Update::parse_with(&stages, &[], &TinyLanguage)
+    Update::parse_with(&stages, &[], &compiler())
         .and_then(|update| update.apply(&before, &context()))
         .map_err(|error| error.code().0)
 }

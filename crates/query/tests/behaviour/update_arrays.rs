@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::support::{assert_same, context, leaves, regex, updates};
 use bson::{Bson, Document, doc};
-use quorate_query::NoExpressions;
 use quorate_query::expression::{Compiler, Variables};
 use quorate_query::{Interrupt, Matcher, QueryError, Update};
 
@@ -192,7 +191,7 @@ fn filtered(
     filters: &[Document],
     before: Document,
 ) -> Result<Document, QueryError> {
-    let update = Update::parse_with(&update.into(), filters, &NoExpressions)?;
+    let update = Update::parse_with(&update.into(), filters, &Compiler::refusing())?;
     Ok(update.apply(&before, &context())?.unwrap_or(before))
 }
 

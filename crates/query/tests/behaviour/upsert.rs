@@ -1,12 +1,12 @@
 //! The document that an upsert inserts.
 
-use crate::support::{TinyLanguage, assert_same, context, regex};
+use crate::support::{assert_same, compiler, context, regex};
 use bson::{Bson, Document, bson, doc};
 use quorate_query::{Matcher, Update};
 
 fn upsert(query: Document, update: impl Into<Bson>) -> Result<Document, i32> {
     let query = Matcher::parse(&query).unwrap();
-    Update::parse_with(&update.into(), &[], &TinyLanguage)
+    Update::parse_with(&update.into(), &[], &compiler())
         .and_then(|update| update.upsert_document(&query, &context()))
         .map_err(|error| error.code().0)
 }
@@ -93,7 +93,7 @@ fn a_document_that_is_inserted_may_have_names_with_a_dollar_sign_at_the_top() {
     let update = doc! { "$set": { "phone": 1, "$hotel": 2 } };
     inserts(doc! { "a": 1 }, update.clone(), doc! { "a": 1, "$hotel": 2, "phone": 1 });
     inserts(doc! {}, doc! { "$setOnInsert": { "$hotel.$b": 2 } }, doc! { "$hotel": { "$b": 2 } });
-    let update = Update::parse_with(&update.into(), &[], &TinyLanguage).unwrap();
+    let update = Update::parse_with(&update.into(), &[], &compiler()).unwrap();
     let refused = update.apply(&doc! { "a": 1 }, &context()).unwrap_err();
     assert_eq!(refused.code().0, 52);
 }

@@ -9,19 +9,19 @@ use crate::fault::{ApplicationError, CheckFailureKind, ServerFault};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum FailureKind {
-    /// It refuses or drops connections.
+    /// The server refuses or drops connections.
     Unreachable,
-    /// It does not answer in time.
+    /// The server does not answer in time.
     Silent,
-    /// It answers with an error.
+    /// The server answers with an error.
     Rejecting,
-    /// What it sends is no reply.
+    /// The server sends bytes that are no reply.
     Malformed,
     /// Its name, its certificate or our credentials are wrong.
     Unestablished,
-    /// It was primary by an election that is over.
+    /// The server was primary by an election that is over.
     Superseded,
-    /// It belongs to another set.
+    /// The server belongs to another set.
     WrongSetName,
 }
 

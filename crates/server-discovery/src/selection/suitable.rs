@@ -191,28 +191,28 @@ impl StalenessClock {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Shortcoming {
-    /// No check of it has ended, neither well nor badly.
+    /// No check of the server has ended, neither well nor badly.
     NeverChecked,
-    /// It is Unknown since a check or an operation failed; the cause says more.
+    /// The server is Unknown since a check or an operation failed; the cause says more.
     Failing,
     /// A secondary, and only a primary would do.
     NotPrimary,
     /// The primary, and only secondaries would do.
     NotSecondary,
-    /// It votes but holds no data.
+    /// An arbiter, which holds no data.
     Arbiter,
     /// Hidden, starting up or recovering.
     NotReadable,
-    /// It waits for a configuration.
+    /// A member that waits for its configuration.
     NotInitiated,
-    /// It is too far behind, or does not say when it last wrote.
+    /// The secondary is too far behind, or does not say when it last wrote.
     TooStale {
         /// How far behind it may be, heartbeat included.
         estimate: Option<Duration>,
     },
-    /// It has none of the wanted tag sets.
+    /// The server has none of the wanted tag sets.
     TagsDiffer,
-    /// It is no part of this kind of deployment.
+    /// The server does not belong to this kind of deployment.
     WrongKind,
 }
 

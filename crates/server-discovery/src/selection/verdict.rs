@@ -62,7 +62,7 @@ pub enum Verdict {
     },
     /// The members that answer have no configuration.
     NeverInitiated {
-        /// Those members.
+        /// The members without a configuration.
         ghosts: Vec<ServerAddress>,
         /// The set's name in the connection string.
         set_name: Option<String>,
@@ -119,7 +119,7 @@ pub enum Verdict {
     },
     /// A server has become suitable since.
     SuitableNow {
-        /// That server.
+        /// The server that has become suitable.
         server: ServerAddress,
     },
 }

@@ -57,9 +57,19 @@ impl<'a> Reader<'a> {
         self.document.get(key).filter(|value| !matches!(value, Bson::Null | Bson::Undefined))
     }
 
-    pub(super) fn integer(&self, name: &'static str) -> Read<Option<i64>> {
+    /// The field as a type; `expected` names the type in the error.
+    fn typed<T>(
+        &self,
+        name: &'static str,
+        expected: &'static str,
+        read: impl FnOnce(&'a Bson) -> Option<T>,
+    ) -> Read<Option<T>> {
         let Some(value) = self.get(name) else { return Ok(None) };
-        whole(value).map(Some).ok_or_else(|| wrong(name, "a whole number", value))
+        read(value).map(Some).ok_or_else(|| wrong(name, expected, value))
+    }
+
+    pub(super) fn integer(&self, name: &'static str) -> Read<Option<i64>> {
+        self.typed(name, "a whole number", whole)
     }
 
     pub(super) fn int32(&self, name: &'static str) -> Read<Option<i32>> {
@@ -73,49 +83,31 @@ impl<'a> Reader<'a> {
     }
 
     pub(super) fn double(&self, name: &'static str) -> Read<Option<f64>> {
-        match self.get(name) {
-            None => Ok(None),
-            Some(Bson::Double(number)) => Ok(Some(*number)),
-            Some(Bson::Int32(number)) => Ok(Some(f64::from(*number))),
-            Some(Bson::Int64(number)) => Ok(Some(*number as f64)),
-            Some(other) => Err(wrong(name, "a number", other)),
-        }
+        self.typed(name, "a number", |value| match value {
+            Bson::Double(number) => Some(*number),
+            Bson::Int32(number) => Some(f64::from(*number)),
+            Bson::Int64(number) => Some(*number as f64),
+            _ => None,
+        })
     }
 
     pub(super) fn flag(&self, name: &'static str) -> Read<Option<bool>> {
-        match self.get(name) {
-            None => Ok(None),
-            Some(Bson::Boolean(flag)) => Ok(Some(*flag)),
-            Some(other) => match whole(other) {
-                Some(number) => Ok(Some(number != 0)),
-                None => Err(wrong(name, "a boolean", other)),
-            },
-        }
+        self.typed(name, "a boolean", |value| {
+            value.as_bool().or_else(|| whole(value).map(|number| number != 0))
+        })
     }
 
     pub(super) fn text(&self, name: &'static str) -> Read<Option<&'a str>> {
-        match self.get(name) {
-            None => Ok(None),
-            Some(Bson::String(text)) => Ok(Some(text)),
-            Some(other) => Err(wrong(name, "a string", other)),
-        }
+        self.typed(name, "a string", Bson::as_str)
     }
 
     pub(super) fn document(&self, name: &'static str) -> Read<Option<&'a Document>> {
-        match self.get(name) {
-            None => Ok(None),
-            Some(Bson::Document(document)) => Ok(Some(document)),
-            Some(other) => Err(wrong(name, "a document", other)),
-        }
+        self.typed(name, "a document", Bson::as_document)
     }
 
     /// The documents of an array.
     pub(super) fn documents(&self, name: &'static str) -> Read<Option<Vec<&'a Document>>> {
-        let items = match self.get(name) {
-            None => return Ok(None),
-            Some(Bson::Array(items)) => items,
-            Some(other) => return Err(wrong(name, "an array", other)),
-        };
+        let Some(items) = self.typed(name, "an array", Bson::as_array)? else { return Ok(None) };
         let document = |item: &'a Bson| match item {
             Bson::Document(document) => Ok(document),
             other => Err(wrong(name, "an array of documents", other)),
@@ -124,27 +116,15 @@ impl<'a> Reader<'a> {
     }
 
     pub(super) fn object_id(&self, name: &'static str) -> Read<Option<bson::oid::ObjectId>> {
-        match self.get(name) {
-            None => Ok(None),
-            Some(Bson::ObjectId(id)) => Ok(Some(*id)),
-            Some(other) => Err(wrong(name, "an ObjectId", other)),
-        }
+        self.typed(name, "an ObjectId", Bson::as_object_id)
     }
 
     pub(super) fn timestamp(&self, name: &'static str) -> Read<Option<bson::Timestamp>> {
-        match self.get(name) {
-            None => Ok(None),
-            Some(Bson::Timestamp(timestamp)) => Ok(Some(*timestamp)),
-            Some(other) => Err(wrong(name, "a timestamp", other)),
-        }
+        self.typed(name, "a timestamp", Bson::as_timestamp)
     }
 
     pub(super) fn date_time(&self, name: &'static str) -> Read<Option<bson::DateTime>> {
-        match self.get(name) {
-            None => Ok(None),
-            Some(Bson::DateTime(date)) => Ok(Some(*date)),
-            Some(other) => Err(wrong(name, "a date", other)),
-        }
+        self.typed(name, "a date", |value| value.as_datetime().copied())
     }
 
     /// An address; the empty string is none.

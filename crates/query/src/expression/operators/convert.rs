@@ -8,9 +8,9 @@ use bson::{Bson, DateTime};
 
 use super::{Evaluated, Positional, as_i64, convert_text, date_format, date_parse, exactly};
 use crate::error::{ErrorCode, QueryError, fail};
-use crate::expression::operand::{Operand, is_true};
+use crate::expression::operand::Operand;
 use crate::typed::Typed;
-use crate::value::{Number, TypeSet};
+use crate::value::{Number, TypeSet, is_truthy};
 
 /// The refusal of a value that has no counterpart in the wanted type.
 pub(in crate::expression) const CONVERSION_FAILURE: ErrorCode = ErrorCode::CONVERSION_FAILURE;
@@ -125,7 +125,7 @@ fn unparsable(text: &str, reason: &str) -> QueryError {
 /// Converts a value that is not null.
 pub(crate) fn convert(value: &Bson, target: Target) -> Result<Bson, QueryError> {
     match target {
-        Target::Bool => Ok(Bson::Boolean(is_true(value))),
+        Target::Bool => Ok(Bson::Boolean(is_truthy(value))),
         Target::String => to_string(value),
         Target::Int | Target::Long => to_integer(value, target),
         Target::Double => to_double(value),

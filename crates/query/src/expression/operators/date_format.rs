@@ -64,7 +64,7 @@ fn date_to_string(args: &[Option<Operand<'_>>], _: &Meter) -> Evaluated {
     } else {
         "%Y-%m-%dT%H:%M:%S.%L"
     });
-    write_date(format, date, zone).map(|text| Some(Bson::String(text)))
+    write_date(format, date, &zone).map(|text| Some(Bson::String(text)))
 }
 
 /// The `format` of an operator, which must be a string if it is given. `code` is that of the refusal.
@@ -87,7 +87,7 @@ pub(super) fn format_argument<'a>(
     }
 }
 
-fn write_date(format: &str, millis: i64, zone: TimeZone) -> Result<String, QueryError> {
+fn write_date(format: &str, millis: i64, zone: &TimeZone) -> Result<String, QueryError> {
     let offset = zone.offset_at(millis);
     let date = Civil::from_millis(zone.to_local(millis));
     let mut text = String::with_capacity(format.len() * 2);

@@ -137,10 +137,10 @@ fn add(name: &str, args: &[Option<Operand<'_>>], sign: i64) -> Evaluated {
     let amount = as_i64(amount.or_null())
         .and_then(|amount| amount.checked_mul(sign))
         .ok_or_else(|| fail(5166405, format!("{name} expects integer amount of time units")))?;
-    shift(start, unit, amount, zone).map(|moved| Some(date(moved))).ok_or_else(|| overflow(name))
+    shift(start, unit, amount, &zone).map(|moved| Some(date(moved))).ok_or_else(|| overflow(name))
 }
 
-fn shift(start: i64, unit: Unit, amount: i64, zone: TimeZone) -> Option<i64> {
+fn shift(start: i64, unit: Unit, amount: i64, zone: &TimeZone) -> Option<i64> {
     let local = zone.to_local(start);
     let moved = match unit {
         Unit::Millis(length) => return start.checked_add(amount.checked_mul(length)?),
@@ -163,7 +163,7 @@ pub(crate) fn shift_by(start: i64, unit_name: &str, amount: i64) -> Result<i64, 
     let name = Bson::String(unit_name.to_owned());
     match unit("$setWindowFields", &Operand::borrowed(&name))? {
         Some(unit) => {
-            shift(start, unit, amount, TimeZone::UTC).ok_or_else(|| overflow("$setWindowFields"))
+            shift(start, unit, amount, &TimeZone::UTC).ok_or_else(|| overflow("$setWindowFields"))
         }
         None => Ok(start),
     }
@@ -171,7 +171,7 @@ pub(crate) fn shift_by(start: i64, unit_name: &str, amount: i64) -> Result<i64, 
 
 /// How many units have begun up to a moment, counted from an origin that does not matter as long
 /// as only differences are taken.
-fn units_before(moment: i64, unit: Unit, week_start: i64, zone: TimeZone) -> i64 {
+fn units_before(moment: i64, unit: Unit, week_start: i64, zone: &TimeZone) -> i64 {
     let local = zone.to_local(moment);
     let civil = Civil::from_millis(local);
     match unit {
@@ -193,8 +193,8 @@ fn diff(args: &[Option<Operand<'_>>], _: &Meter) -> Evaluated {
     };
     let dates = (as_date(Some(start))?, as_date(Some(end))?);
     let (Some(start), Some(end)) = dates else { return Ok(Some(Bson::Null)) };
-    let difference = units_before(end, unit, week, zone)
-        .checked_sub(units_before(start, unit, week, zone))
+    let difference = units_before(end, unit, week, &zone)
+        .checked_sub(units_before(start, unit, week, &zone))
         .ok_or_else(|| overflow("$dateDiff"))?;
     Ok(Some(Bson::Int64(difference)))
 }
@@ -229,13 +229,13 @@ fn trunc(args: &[Option<Operand<'_>>], _: &Meter) -> Evaluated {
     let Some((moment, zone)) = date_and_zone(date_arg.as_ref(), zone.as_ref())? else {
         return Ok(Some(Bson::Null));
     };
-    truncate(moment, unit, bin, week, zone)
+    truncate(moment, unit, bin, week, &zone)
         .map(|start| Some(date(start)))
         .ok_or_else(|| overflow("$dateTrunc"))
 }
 
 /// The start of the bin that a moment lies in; bins are counted from the start of the year 2000.
-fn truncate(moment: i64, unit: Unit, bin: i64, week_start: i64, zone: TimeZone) -> Option<i64> {
+fn truncate(moment: i64, unit: Unit, bin: i64, week_start: i64, zone: &TimeZone) -> Option<i64> {
     let origin = days_of(2000, 1, 1);
     let local = zone.to_local(moment);
     let floor = |number: i64, step: i64| number.div_euclid(step).checked_mul(step);

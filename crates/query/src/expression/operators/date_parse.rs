@@ -43,8 +43,8 @@ fn date_from_string(args: &[Option<Operand<'_>>], _: &Meter) -> Evaluated {
     let zone = args[2].is_some().then_some(zone);
     let parsed = match text.get() {
         Some(Bson::String(text)) => match format {
-            Some(format) => parse_format(text, format, zone),
-            None => parse_text(text, zone),
+            Some(format) => parse_format(text, format, zone.as_ref()),
+            None => parse_text(text, zone.as_ref()),
         },
         _ => Err(fail(
             CONVERSION_FAILURE,
@@ -80,15 +80,15 @@ struct Parts {
 
 impl Parts {
     /// The moment, if the parts name one that exists.
-    fn moment(&self, zone: Option<TimeZone>) -> Result<i64, &'static str> {
-        let zone = match (self.zone, zone) {
+    fn moment(&self, zone: Option<&TimeZone>) -> Result<i64, &'static str> {
+        let zone = match (&self.zone, zone) {
             (Some(_), Some(_)) => {
                 return Err(
                     "you cannot pass in a date/time string with time zone information together \
                      with a timezone argument",
                 );
             }
-            (own, given) => own.or(given).unwrap_or(TimeZone::UTC),
+            (own, given) => own.as_ref().or(given).unwrap_or(&TimeZone::UTC),
         };
         let local = if let Some(year) = self.iso_year {
             let week = self.iso_week.unwrap_or(1) - 1;
@@ -118,7 +118,7 @@ fn unparsable(text: &str, reason: &str) -> QueryError {
 }
 
 /// Reads a date in one of the recognised spellings.
-pub(super) fn parse_text(text: &str, zone: Option<TimeZone>) -> Result<i64, QueryError> {
+pub(super) fn parse_text(text: &str, zone: Option<&TimeZone>) -> Result<i64, QueryError> {
     recognise(text).and_then(|parts| parts.moment(zone)).map_err(|reason| unparsable(text, reason))
 }
 
@@ -258,7 +258,7 @@ fn read_day(reader: &mut Reader<'_>, parts: &mut Parts) -> Option<()> {
     Some(())
 }
 
-fn parse_format(text: &str, format: &str, zone: Option<TimeZone>) -> Result<i64, QueryError> {
+fn parse_format(text: &str, format: &str, zone: Option<&TimeZone>) -> Result<i64, QueryError> {
     let mut reader = Reader(text);
     let mut parts = Parts::default();
     let mut characters = format.chars();

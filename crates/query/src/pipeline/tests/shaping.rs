@@ -28,6 +28,9 @@ fn project_includes_excludes_and_computes() {
         (bson!({ "n": "$absent", "a": 1 }), doc! { "_id": 1, "a": 1 }),
         (bson!({ "_id": "$a", "n": ["$a", "$absent"] }), doc! { "_id": 1, "n": [1, Bson::Null] }),
         (bson!({ "n": { "$literal": 1 } }), doc! { "_id": 1, "n": 1 }),
+        // A scalar gives way to the computed fields, as SERVER-26066 shows.
+        (bson!({ "l.z": "$a", "_id": 0 }), doc! { "l": [{ "z": 1 }, { "z": 1 }] }),
+        (bson!({ "a.z": "$b.c", "_id": 0 }), doc! { "a": { "z": 2 } }),
     ];
     for (spec, expected) in cases {
         let found = run(bson!([{ "$project": spec.clone() }]), input());
@@ -38,11 +41,35 @@ fn project_includes_excludes_and_computes() {
         (bson!({ "$project": {} }), 51272),
         (bson!({ "$project": { "a": 1, "b": 0 } }), 31254),
         (bson!({ "$project": { "a": 0, "b": 1 } }), 31253),
-        (bson!({ "$project": { "a": 0, "b": "$a" } }), 31252),
-        (bson!({ "$project": { "a": 1, "a.b": 1 } }), 31250),
+        (bson!({ "$project": { "a": 0, "b": "$a" } }), 31310),
+        (bson!({ "$project": { "a": 0, "b": { "$add": [1, 2] } } }), 31252),
+        (bson!({ "$project": { "a": 1, "a.b": 1 } }), 31249),
+        (bson!({ "$project": { "a.b": 1, "a": 1 } }), 31250),
+        (bson!({ "$project": { "l.$": 1 } }), 31324),
+        (bson!({ "$project": { "l": { "$elemMatch": {} } } }), 168),
         (bson!({ "$project": { "a": {} } }), 51270),
         (bson!({ "$project": { "a": { "$foo": 1 } } }), 168),
     ]);
+}
+
+#[test]
+fn project_and_unset_reach_into_documents_and_arrays() {
+    let sample = || {
+        vec![
+            doc! { "_id": 1, "a": 2, "b": { "c": 3, "d": 4 }, "l": [{ "x": 1, "y": 2 }, 5, [{ "x": 6 }]] },
+        ]
+    };
+    let found = |stage: Bson| run(bson!([stage]), sample());
+    assert_eq!(
+        found(bson!({ "$project": { "a": 1, "b.d": 1 } })),
+        vec![doc! { "_id": 1, "a": 2, "b": { "d": 4 } }]
+    );
+    assert_eq!(found(bson!({ "$project": { "l": 0, "b": 0 } })), vec![doc! { "_id": 1, "a": 2 }]);
+    assert_eq!(
+        found(bson!({ "$unset": ["l", "b.c"] })),
+        vec![doc! { "_id": 1, "a": 2, "b": { "d": 4 } }]
+    );
+    assert_eq!(found(bson!({ "$unset": "_id" }))[0].get("_id"), None);
 }
 
 #[test]
@@ -67,10 +94,12 @@ fn add_fields_sets_in_place_and_removes() {
     );
     refuse(vec![
         (bson!({ "$addFields": 1 }), 40272),
-        (bson!({ "$set": { "a": 1, "a.b": 1 } }), 31250),
+        (bson!({ "$set": { "a": 1, "a.b": 1 } }), 40176),
+        (bson!({ "$set": { "a.b": 1, "a": 1 } }), 40176),
         (bson!({ "$unset": 1 }), 31002),
         (bson!({ "$unset": [] }), 31119),
         (bson!({ "$unset": [1] }), 31120),
+        (bson!({ "$unset": ["b", "b.c"] }), 31249),
         (bson!({ "$addFields": { "a": { "$divide": [1, 0] } } }), 2),
     ]);
 }
