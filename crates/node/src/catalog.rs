@@ -154,6 +154,17 @@ impl Index {
 }
 
 impl Collection {
+    /// Refuses a view, for commands about what is stored.
+    pub(crate) fn refuse_view(&self) -> Result<(), CommandError> {
+        match self.view {
+            None => Ok(()),
+            Some(_) => Err(CommandError::new(
+                ErrorCode::COMMAND_NOT_SUPPORTED_ON_VIEW,
+                format!("Namespace {} is a view, not a collection", self.namespace),
+            )),
+        }
+    }
+
     /// A collection without indexes, from the options of `create`.
     pub(crate) fn new(
         namespace: Namespace,

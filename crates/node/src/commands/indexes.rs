@@ -344,12 +344,7 @@ pub(super) fn list_indexes(
     let fields = Fields::new(&command.body, "listIndexes");
     check_uuid(&fields, &namespace, found.map(|found| &**found))?;
     let collection = found.ok_or_else(|| not_found(&namespace))?;
-    if collection.view.is_some() {
-        return Err(CommandError::new(
-            ErrorCode::COMMAND_NOT_SUPPORTED_ON_VIEW,
-            format!("Namespace {namespace} is a view, not a collection"),
-        ));
-    }
+    collection.refuse_view()?;
     let specs = collection.indexes.iter().map(|index| index.spec.clone()).collect();
     open_list(request, namespace, specs, &command.body)
 }
@@ -365,6 +360,7 @@ pub(super) fn drop_indexes(
     let mut collection = writer.unused_collection(&namespace)?.ok_or_else(|| {
         CommandError::new(ErrorCode::NAMESPACE_NOT_FOUND, format!("ns not found {namespace}"))
     })?;
+    collection.refuse_view()?;
     let before = collection.indexes.len();
     for name in named_indexes(&collection, fields.raw("index"))? {
         writer.drop_index(&mut collection, &name)?;

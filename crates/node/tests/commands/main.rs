@@ -3,9 +3,11 @@
 #![allow(clippy::unwrap_used, reason = "a panic is the report")]
 
 mod indexes;
+mod odd_documents;
 mod output;
 #[path = "../support/mod.rs"]
 mod support;
+mod views;
 
 use bson::{Bson, Document, doc};
 use proptest::prelude::*;

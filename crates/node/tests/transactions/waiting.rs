@@ -208,7 +208,9 @@ fn a_write_that_waited_finds_a_document_that_was_removed_and_inserted_again() {
 fn a_write_to_several_documents_finds_one_that_was_removed_and_inserted_again() {
     let some: Vec<i32> = (0..3).collect();
     let many: Vec<i32> = (0..200).collect();
-    for ids in [some, many] {
+    // More than an index is read for in as many ranges.
+    let most: Vec<i32> = (0..1100).collect();
+    for ids in [some, many, most] {
         let q = doc! { "_id": { "$in": &ids } };
         let writes = [
             doc! { "update": "c", "updates": [{ "q": q.clone(), "u": { "$inc": { "y": 1 } }, "multi": true }] },
