@@ -23,6 +23,7 @@ use crate::error::{CommandError, ErrorCode};
 use crate::fields::{to_raw, whole_number};
 use crate::index_keys::IndexField;
 use crate::namespace::Namespace;
+use crate::plan::same_key;
 
 /// The most indexes one collection may have.
 pub(crate) const MAX_INDEXES: usize = 64;
@@ -162,6 +163,24 @@ impl Collection {
                 ErrorCode::COMMAND_NOT_SUPPORTED_ON_VIEW,
                 format!("Namespace {} is a view, not a collection", self.namespace),
             )),
+        }
+    }
+
+    /// The index with these fields. There may be several, which their names tell apart.
+    pub(crate) fn index_with_key(
+        &self,
+        key: &Document,
+    ) -> Result<Option<&Arc<Index>>, CommandError> {
+        let mut found = self.indexes.iter().filter(|index| same_key(&index.key(), key));
+        match (found.next(), found.next()) {
+            (Some(first), Some(second)) => Err(CommandError::new(
+                ErrorCode(181),
+                format!(
+                    "several indexes have the fields {key}, among them {} and {}; use a name",
+                    first.name, second.name
+                ),
+            )),
+            (first, _) => Ok(first),
         }
     }
 

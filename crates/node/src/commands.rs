@@ -470,6 +470,7 @@ pub(crate) static TABLE: &[CommandFacts] = &[
         .stable(),
     command("listCollections", list::list_collections, "the collections of a database")
         .reads(Look)
+        .on(touched::listed)
         .fields(&["cursor", "filter", "nameOnly", "authorizedCollections"])
         .stable(),
     command("collStats", statistics::collection_statistics, "how much a collection holds")

@@ -373,7 +373,7 @@ fn hinted_index<'a>(
 ) -> Result<&'a Arc<Index>, CommandError> {
     let found = match hint {
         Bson::String(name) => collection.index(name),
-        Bson::Document(key) => collection.indexes.iter().find(|index| same_key(&index.key(), key)),
+        Bson::Document(key) => collection.index_with_key(key)?,
         _ => {
             return Err(CommandError::new(
                 ErrorCode::FAILED_TO_PARSE,

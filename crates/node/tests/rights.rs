@@ -41,6 +41,94 @@ fn users_are_shown_to_those_who_administer_their_database() {
     }
 }
 
+/// The manual, `usersInfo`: users can always see what they are themselves.
+#[test]
+fn users_see_themselves_without_a_right() {
+    let member = Member::guarded();
+    member.log_in("other", &[]);
+    let user = member.log_in("user", &[("read", "db")]);
+    let asked = |whom: Bson| doc! {"usersInfo": whom, "$db": "$external"};
+    for whom in ["CN=user".into(), Bson::from(doc! {"user": "CN=user", "db": "$external"})] {
+        let reply = member.expect(&user, asked(whom.clone()));
+        assert_eq!(reply.get_array("users").unwrap().len(), 1);
+        let mut credentials = asked(whom);
+        credentials.insert("showCredentials", true);
+        assert_eq!(code(&member, &user, credentials), Some(UNAUTHORIZED));
+    }
+    let others = ["CN=other".into(), 1.into(), Bson::from(vec![Bson::from("CN=user")])];
+    for whom in others {
+        assert_eq!(code(&member, &user, asked(whom.clone())), Some(UNAUTHORIZED), "{whom}");
+    }
+}
+
+/// The manual, `listCollections`: with `nameOnly` and `authorizedCollections` everyone may ask, and sees what the rights
+/// allow.
+#[test]
+fn names_of_collections_are_shown_to_those_who_may_see_them() {
+    let member = Member::guarded();
+    let root = member.log_in("root", &[("root", "admin")]);
+    member.expect(&root, doc! {"insert": "c", "documents": [{}]});
+    let nobody = member.log_in("nobody", &[("read", "elsewhere")]);
+    let reader = member.log_in("reader", &[("read", "db")]);
+    let list =
+        |own: bool| doc! {"listCollections": 1, "nameOnly": true, "authorizedCollections": own};
+    let shown = |reply: Document| {
+        reply.get_document("cursor").unwrap().get_array("firstBatch").unwrap().len()
+    };
+    assert_eq!(shown(member.expect(&nobody, list(true))), 0);
+    assert_eq!(shown(member.expect(&reader, list(true))), 1);
+    assert_eq!(code(&member, &nobody, list(false)), Some(UNAUTHORIZED));
+    let whole = doc! {"listCollections": 1, "authorizedCollections": true};
+    assert_eq!(code(&member, &nobody, whole), Some(UNAUTHORIZED));
+}
+
+/// A pipeline that begins with what belongs to the client may join nothing that the client may not read.
+#[test]
+fn a_pipeline_takes_the_right_to_read_what_it_joins() {
+    let member = Member::guarded();
+    let root = member.log_in("root", &[("root", "admin")]);
+    for database in ["db", "admin"] {
+        member.expect(&root, doc! {"insert": "c", "documents": [{"_id": 1}], "$db": database});
+    }
+    let nobody = member.log_in("nobody", &[]);
+    let monitor = member.log_in("monitor", &[("clusterMonitor", "admin")]);
+    let joins = [
+        doc! {"$lookup": {"from": "c", "pipeline": [], "as": "j"}},
+        doc! {"$unionWith": "c"},
+        doc! {"$unionWith": {"coll": "c", "pipeline": []}},
+        doc! {"$facet": {"f": [{"$unionWith": "c"}]}},
+        doc! {"$lookup": {"pipeline": [{"$documents": [{}]}, {"$unionWith": "c"}], "as": "j"}},
+        doc! {
+            "$graphLookup": {
+                "from": "c", "startWith": 1, "connectFromField": "_id", "connectToField": "_id",
+                "as": "j",
+            },
+        },
+    ];
+    for own in [doc! {"$currentOp": {}}, doc! {"$listLocalSessions": {}}] {
+        for (join, database) in joins.iter().zip(["db", "admin"].into_iter().cycle()) {
+            let stages = vec![own.clone(), join.clone()];
+            let aggregate = doc! {"aggregate": 1, "pipeline": stages, "cursor": {}};
+            let mut plain = aggregate.clone();
+            plain.insert("$db", database);
+            assert_eq!(code(&member, &nobody, plain.clone()), Some(UNAUTHORIZED), "{plain}");
+            let explain = doc! {"explain": aggregate, "$db": database};
+            assert_eq!(code(&member, &nobody, explain.clone()), Some(UNAUTHORIZED), "{explain}");
+        }
+    }
+    // The configuration of the set tells less than its history.
+    let history = doc! {
+        "aggregate": "system.replset", "pipeline": [{"$unionWith": "oplog.rs"}], "cursor": {},
+        "$db": "local",
+    };
+    assert_eq!(code(&member, &monitor, history), Some(UNAUTHORIZED));
+    let own = doc! {"aggregate": 1, "pipeline": [{"$currentOp": {}}], "cursor": {}, "$db": "admin"};
+    member.expect(&nobody, own.clone());
+    let mut elsewhere = own;
+    elsewhere.insert("$db", "db");
+    assert_eq!(code(&member, &nobody, elsewhere), Some(73));
+}
+
 #[test]
 fn an_explain_takes_the_rights_of_its_command() {
     let member = Member::guarded();

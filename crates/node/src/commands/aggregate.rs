@@ -237,6 +237,12 @@ impl SystemFacts {
                 found.indexes.iter().map(describe).collect()
             }
             ("$listSessions" | "$listLocalSessions", _) => visible_sessions(request, stage)?,
+            ("$currentOp", _) if request.database != "admin" => {
+                return Err(CommandError::new(
+                    ErrorCode::INVALID_NAMESPACE,
+                    "$currentOp must be run against the 'admin' database with {aggregate: 1}",
+                ));
+            }
             ("$currentOp", _) => visible_operations(request, stage)?,
             _ => Vec::new(),
         }))

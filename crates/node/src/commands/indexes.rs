@@ -285,15 +285,28 @@ fn plain(direction: &Bson) -> String {
     }
 }
 
-/// The options of an index that make it what it is. One that is off is as if it were absent, and whether queries pass the
-/// index over can be changed at any time.
-fn meant(spec: &Document) -> Bson {
-    let is_meant = |(name, value): &(&String, &Bson)| match name.as_str() {
-        "v" | "ns" | "key" | "name" | "background" | "hidden" => false,
-        "unique" | "sparse" => is_truthy(*value),
-        _ => true,
-    };
-    let options: BTreeMap<&String, &Bson> = spec.iter().filter(is_meant).collect();
+/// The options of an index that two indexes with the same fields may differ in. One that is off is as if it were absent.
+/// The manual: since 5.0 indexes that differ in them are different ones.
+fn identity(spec: &Document) -> (bool, bool, Option<&Bson>) {
+    let is_on = |name: &str| spec.get(name).is_some_and(is_truthy);
+    (is_on("unique"), is_on("sparse"), spec.get("partialFilterExpression"))
+}
+
+/// The options of an index besides those. Whether queries pass the index over can be changed at any time.
+fn other_options(spec: &Document) -> Bson {
+    const NOT_COMPARED: [&str; 9] = [
+        "v",
+        "ns",
+        "key",
+        "name",
+        "background",
+        "hidden",
+        "unique",
+        "sparse",
+        "partialFilterExpression",
+    ];
+    let is_compared = |(name, _): &(&String, &Bson)| !NOT_COMPARED.contains(&name.as_str());
+    let options: BTreeMap<&String, &Bson> = spec.iter().filter(is_compared).collect();
     Bson::Document(options.into_iter().map(|(name, value)| (name.clone(), value.clone())).collect())
 }
 
@@ -304,34 +317,52 @@ fn already_there(collection: &Collection, spec: &Document) -> Result<bool, Comma
     if same_key(&key, &doc! { "_id": 1 }) {
         return Ok(true);
     }
+    let refused = |code: ErrorCode, why: String| Err(CommandError::new(code, why));
     for index in &collection.indexes {
-        let (same_name, same_fields) = (index.name == name, same_key(&index.key(), &key));
-        let same_options = equal(&meant(&index.spec), &meant(spec));
-        match (same_name, same_fields) {
-            (true, true) if same_options => return Ok(true),
+        let is_same = same_key(&index.key(), &key) && same_identity(&index.spec, spec);
+        match (index.name == name, is_same) {
+            (true, true) if equal(&other_options(&index.spec), &other_options(spec)) => {
+                return Ok(true);
+            }
+            (true, true) => {
+                return refused(
+                    ErrorCode::INDEX_OPTIONS_CONFLICT,
+                    format!(
+                        "An equivalent index already exists with the same name but different \
+                         options. Requested index: {spec}, existing index: {}",
+                        index.spec
+                    ),
+                );
+            }
             (true, false) => {
-                return Err(CommandError::new(
+                return refused(
                     ErrorCode::INDEX_KEY_SPECS_CONFLICT,
                     format!(
                         "An existing index has the same name as the requested index. Requested \
                          index: {spec}, existing index: {}",
                         index.spec
                     ),
-                ));
+                );
             }
-            (_, true) => {
-                return Err(CommandError::new(
+            (false, true) => {
+                return refused(
                     ErrorCode::INDEX_OPTIONS_CONFLICT,
-                    format!(
-                        "Index already exists with a different name or options: {}",
-                        index.name
-                    ),
-                ));
+                    format!("Index already exists with a different name: {}", index.name),
+                );
             }
             (false, false) => {}
         }
     }
     Ok(false)
+}
+
+fn same_identity(left: &Document, right: &Document) -> bool {
+    let ((unique, sparse, partial), other) = (identity(left), identity(right));
+    let same_filter = match (partial, other.2) {
+        (Some(left), Some(right)) => equal(left, right),
+        (left, right) => left.is_none() && right.is_none(),
+    };
+    (unique, sparse) == (other.0, other.1) && same_filter
 }
 
 pub(super) fn list_indexes(
@@ -395,7 +426,7 @@ fn named_indexes(
             names.iter().map(|name| by_name(name.as_str().unwrap_or(""))).collect::<Result<_, _>>()
         }
         Some(Bson::Document(key)) => {
-            let found = collection.indexes.iter().find(|index| same_key(&index.key(), key));
+            let found = collection.index_with_key(key)?;
             match found {
                 Some(index) => Ok(vec![by_name(&index.name)?]),
                 None => Err(CommandError::new(

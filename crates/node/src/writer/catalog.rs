@@ -121,7 +121,9 @@ impl Writer<'_> {
         target: &Namespace,
     ) -> Result<(), CommandError> {
         let mut command = doc! {
-            "renameCollection": collection.namespace.to_string(), "to": target.to_string(),
+            "renameCollection": collection.namespace.to_string(),
+            "to": target.to_string(),
+            "stayTemp": false,
         };
         let replaced = self.collection(target);
         if let Some(replaced) = &replaced {

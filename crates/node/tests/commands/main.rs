@@ -5,6 +5,7 @@
 mod indexes;
 mod odd_documents;
 mod output;
+mod refusals;
 #[path = "../support/mod.rs"]
 mod support;
 mod views;

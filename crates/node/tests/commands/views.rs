@@ -66,6 +66,24 @@ fn coll_stats_tells_the_sections_that_are_asked_for() {
     assert_eq!(member.drain(missing, "missing").len(), 1);
 }
 
+/// The manual, `create`: a view that would read itself is refused (5, GraphContainsCycle).
+#[test]
+fn a_view_does_not_read_itself() {
+    let member = with_view(Vec::new());
+    let view = |name: &str, on: &str, stages: Vec<Document>| {
+        doc! {"create": name, "viewOn": on, "pipeline": stages}
+    };
+    member.ok(view("w", "v", vec![doc! {"$unionWith": {"coll": "later", "pipeline": []}}]));
+    assert_eq!(member.code(view("self", "self", Vec::new())), 5);
+    assert_eq!(member.code(view("later", "w", Vec::new())), 5);
+    assert_eq!(member.code(view("self", "c", vec![doc! {"$unionWith": "self"}])), 5);
+    let inner = doc! {"$facet": {"f": [{"$unionWith": "w"}]}};
+    assert_eq!(member.code(view("later", "c", vec![inner])), 5);
+    assert_eq!(member.code(doc! {"collMod": "v", "viewOn": "w", "pipeline": []}), 5);
+    member.ok(view("later", "v", Vec::new()));
+    assert_eq!(member.ids(doc! {"find": "w"}).len(), 12, "two ways to one view are no cycle");
+}
+
 /// The stages of a view see the time, whichever command reads it.
 #[test]
 fn stages_of_a_view_see_the_time() {

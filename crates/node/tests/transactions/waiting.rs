@@ -313,6 +313,36 @@ fn a_rename_waits_for_transactions_on_both_sides() {
     check_follower(&member);
 }
 
+/// While `dropDatabase` waits for a transaction on one collection, another one begins on a collection that was free. It
+/// waits for both, and nothing goes before.
+#[test]
+fn drop_database_waits_until_all_collections_are_free_at_once() {
+    let member = primary();
+    insert(&member, "c", vec![doc! { "_id": 1 }]);
+    insert(&member, "d", vec![doc! { "_id": 1 }]);
+    let mut first = Session::start(&member, 1, 1);
+    first.ok(doc! { "insert": "d", "documents": [{ "_id": 2 }] });
+    std::thread::scope(|threads| {
+        let member = &member;
+        let dropping = threads.spawn(move || plain(member, doc! { "dropDatabase": 1 }));
+        while waits(member) == 0 {
+            std::thread::yield_now();
+        }
+        let mut second = Session::start(member, 2, 1);
+        second.ok(update(1, doc! { "$set": { "x": 1 } }));
+        first.commit();
+        while waits(member) < 2 {
+            assert!(!dropping.is_finished(), "it did not wait");
+            std::thread::yield_now();
+        }
+        assert_eq!(find(member, "c").len() + find(member, "d").len(), 3, "nothing is dropped yet");
+        second.commit();
+        dropping.join().unwrap();
+    });
+    assert!(find(&member, "c").is_empty() && find(&member, "d").is_empty());
+    check_follower(&member);
+}
+
 /// A document that stays the same is not written, so no transaction conflicts with that.
 #[test]
 fn merge_writes_only_what_changes() {
