@@ -4,12 +4,11 @@ use std::collections::BTreeSet;
 
 use bson::spec::BinarySubtype;
 use bson::{Binary, Bson, Document, doc};
-use quorate_query::matcher::Matcher;
 use quorate_query::pipeline::Pipeline;
 
 use super::common::{WriteConcern, check_collation, command_variables, reply};
 use super::insert::check_writable;
-use crate::catalog::{Catalog, Collection, ID_INDEX, Index};
+use crate::catalog::{Catalog, Collection, ID_INDEX, Index, Validator};
 use crate::change_stream::check_images_option;
 use crate::context::{Command, Outcome};
 use crate::dispatch::Request;
@@ -153,7 +152,7 @@ fn check_view_options(fields: &Fields<'_>, options: &Document) -> Result<(), Com
 /// Refuses rules for documents that cannot be followed.
 fn check_validation(fields: &Fields<'_>) -> Result<(), CommandError> {
     if let Some(validator) = fields.document("validator")? {
-        Matcher::parse(validator)?;
+        Validator::parse(validator)?;
     }
     fields.one_of("validationLevel", &["off", "moderate", "strict"])?;
     fields.one_of("validationAction", &["error", "warn"])?;

@@ -8,6 +8,7 @@ mod output;
 mod refusals;
 #[path = "../support/mod.rs"]
 mod support;
+mod validators;
 mod views;
 
 use bson::{Bson, Document, doc};
