@@ -180,7 +180,7 @@ pub(crate) static TABLE: &[CommandFacts] = &[
         .on(touched::operations)
         .any_fields(),
     command("killOp", diagnostics::kill_operation, "stops a command")
-        .inspects(ClusterAdmin)
+        .inspects(LoggedIn)
         .on_admin()
         .fields(&["op"])
         .interrupts_others(),

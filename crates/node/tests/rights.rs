@@ -82,6 +82,50 @@ fn names_of_collections_are_shown_to_those_who_may_see_them() {
     assert_eq!(code(&member, &nobody, whole), Some(UNAUTHORIZED));
 }
 
+/// The manual, `$currentOp` and `killOp`: users see and stop what they run themselves, over any of their connections.
+#[test]
+fn users_see_and_stop_what_they_run_over_all_connections() {
+    let member = Member::guarded();
+    let root = member.log_in("root", &[("root", "admin")]);
+    let worker = member.log_in("worker", &[("read", "db")]);
+    let other = member.log_in("other", &[]);
+    let client = quorate_node::Client { connection_id: 9, ..(*worker.client).clone() };
+    let interrupt = std::sync::Arc::default();
+    let running = Context { client: client.into(), interrupt, ..worker.clone() };
+    let command = doc! {"count": "c", "comment": "slow", "$db": "db"};
+    let registered = member.node.register(&running, &quorate_node::Command::new(command));
+    let id = registered.id().0;
+    let seen = |reply: Document| {
+        let listed = match reply.get_array("inprog") {
+            Ok(listed) => listed.clone(),
+            Err(_) => {
+                reply.get_document("cursor").unwrap().get_array("firstBatch").unwrap().clone()
+            }
+        };
+        let ours = |it: &&Bson| it.as_document().unwrap().get_i32("opid").ok() == Some(id as i32);
+        listed.iter().find(ours).map(|found| found.as_document().unwrap().clone())
+    };
+    let stage = |options: Document| {
+        let stages = [doc! {"$currentOp": options}];
+        doc! {"aggregate": 1, "pipeline": stages.to_vec(), "cursor": {}, "$db": "admin"}
+    };
+    let own = doc! {"currentOp": 1, "$ownOps": true, "$db": "admin"};
+    for command in [stage(doc! {}), own] {
+        let found = seen(member.expect(&worker, command.clone())).unwrap();
+        let user = doc! {"user": "CN=worker", "db": "$external"};
+        assert_eq!(found.get_array("effectiveUsers").unwrap(), &[Bson::from(user)]);
+        assert_eq!(seen(member.expect(&other, command.clone())), None, "{command}");
+        assert_eq!(seen(member.expect(&root, command.clone())), None, "{command}");
+    }
+    assert!(seen(member.expect(&root, stage(doc! {"allUsers": true}))).is_some());
+    let kill = |id: i64| doc! {"killOp": 1, "op": id, "$db": "admin"};
+    assert_eq!(code(&member, &other, kill(id)), Some(UNAUTHORIZED));
+    assert!(running.interrupt.check().is_ok());
+    member.expect(&other, kill(id + 1_000));
+    member.expect(&worker, kill(id));
+    assert!(running.interrupt.check().is_err());
+}
+
 /// A pipeline that begins with what belongs to the client may join nothing that the client may not read.
 #[test]
 fn a_pipeline_takes_the_right_to_read_what_it_joins() {

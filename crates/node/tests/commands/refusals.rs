@@ -31,6 +31,18 @@ fn drop_database_takes_1() {
     assert_eq!(member.ids(doc! {"find": "c"}), [] as [i32; 0]);
 }
 
+/// Such a user could never log in.
+#[test]
+fn a_user_has_a_mechanism() {
+    let member = Member::new();
+    let create = |mechanisms: Vec<&str>| {
+        doc! {"createUser": "u", "pwd": "p", "roles": [], "mechanisms": mechanisms}
+    };
+    assert_eq!(member.code(create(Vec::new())), 2);
+    assert_eq!(member.code(create(vec!["PLAIN"])), 2);
+    member.ok(create(vec!["SCRAM-SHA-256"]));
+}
+
 /// Specification: server selection. A misspelt mode would read from a secondary.
 #[test]
 fn a_read_preference_that_no_client_means_is_refused() {
