@@ -16,6 +16,7 @@ mod accumulator;
 mod bucket;
 mod chain;
 mod count;
+mod densify;
 mod depend;
 mod facet;
 mod fill;

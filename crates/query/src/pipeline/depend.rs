@@ -162,6 +162,10 @@ fn count(stage: &Stage, needed: &mut Dependencies) -> bool {
             window.depend(needed);
             false
         }
+        Stage::Densify(densify) => {
+            densify.depend(needed);
+            false
+        }
         Stage::GraphLookup(lookup) => {
             lookup.depend(needed);
             false

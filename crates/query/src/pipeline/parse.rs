@@ -5,6 +5,7 @@ use bson::{Bson, Document};
 use super::bucket::{self, BucketAuto};
 use super::depend::of_query;
 use super::facet::UnionWith;
+use super::densify::Densify;
 use super::fill;
 use super::graph_lookup::GraphLookup;
 use super::group::Group;
@@ -164,6 +165,7 @@ impl Reader<'_> {
                 stage: "$replaceWith",
             },
             "$setWindowFields" => Stage::Window(WindowStage::parse(spec, context)?.into()),
+            "$densify" => Stage::Densify(Densify::parse(spec, context)?.into()),
             "$fill" => {
                 read.extend(fill::parse(spec, context)?);
                 return Ok(());
