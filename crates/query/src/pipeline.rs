@@ -36,6 +36,7 @@ mod system;
 mod unwind;
 mod window;
 mod window_frame;
+mod window_numbers;
 
 #[cfg(test)]
 mod tests;

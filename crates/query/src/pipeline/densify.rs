@@ -48,7 +48,7 @@ enum Bounds {
     /// The same of the partition.
     Partition,
     /// From the first to before the second.
-    Between(Bson, Bson),
+    Between(Box<[Bson; 2]>),
 }
 
 fn path_and_value(
@@ -76,11 +76,8 @@ impl Densify {
             "the $densify stage specification must be an object, found",
         )?;
         check_known("$densify", spec, &["field", "partitionByFields", "range"])?;
-        let (field, value) = path_and_value(
-            spec.get("field").ok_or_else(|| missing("field"))?,
-            "'field'",
-            context,
-        )?;
+        let (field, value) =
+            path_and_value(spec.get("field").ok_or_else(|| missing("field"))?, "'field'", context)?;
         let partition = match spec.get("partitionByFields") {
             None => Vec::new(),
             Some(Bson::Array(names)) => names
@@ -121,7 +118,8 @@ impl Densify {
             let document = document?;
             memory.hold_document(&document)?;
             memory.hold(size_of::<Entry>())?;
-            let evaluated = |expression: &Expression| expression.evaluate(&document, &run.variables);
+            let evaluated =
+                |expression: &Expression| expression.evaluate(&document, &run.variables);
             let value = evaluated(&self.value)?.filter(|value| *value != Bson::Null);
             if let Some(value) = &value {
                 self.step.check_value(value)?;
@@ -207,7 +205,7 @@ impl Row<'_> {
         ends: Option<(Bson, Bson)>,
     ) -> Result<(), QueryError> {
         let (lower, upper, is_open) = match (&self.densify.bounds, ends) {
-            (Bounds::Between(lower, upper), _) => (lower.clone(), upper.clone(), true),
+            (Bounds::Between(ends), _) => (ends[0].clone(), ends[1].clone(), true),
             (_, Some((lower, upper))) => (lower, upper, false),
             (_, None) => {
                 self.pass_on(entries);
@@ -271,8 +269,12 @@ fn too_many() -> QueryError {
 
 impl Step {
     fn parse(step: &Bson, unit: Option<&Bson>) -> Result<Self, QueryError> {
-        let not_positive =
-            || fail(5733401, "the step parameter in a range statement must be a strictly positive numeric value");
+        let not_positive = || {
+            fail(
+                5733401,
+                "the step parameter in a range statement must be a strictly positive numeric value",
+            )
+        };
         let number = Number::from_value(step).ok_or_else(not_positive)?;
         if !number.compare(Number::Int32(0)).is_gt() || number.is_nan() {
             return Err(not_positive());
@@ -336,10 +338,15 @@ impl Bounds {
                  of partitionByFields. You may have meant to specify 'full' bounds.",
             )),
             Bson::String(name) if name == "partition" => Ok(Self::Partition),
-            Bson::String(_) => Err(fail(5946802, "Bounds string must either be 'full' or 'partition'")),
+            Bson::String(_) => {
+                Err(fail(5946802, "Bounds string must either be 'full' or 'partition'"))
+            }
             Bson::Array(ends) => {
                 let [lower, upper] = ends.as_slice() else {
-                    return Err(fail(5733403, "a bounding array in a range statement must have exactly two elements"));
+                    return Err(fail(
+                        5733403,
+                        "a bounding array in a range statement must have exactly two elements",
+                    ));
                 };
                 step.check_value(lower)?;
                 step.check_value(upper)?;
@@ -350,7 +357,7 @@ impl Bounds {
                          ascending array of two numbers or two dates",
                     ));
                 }
-                Ok(Self::Between(lower.clone(), upper.clone()))
+                Ok(Self::Between(Box::new([lower.clone(), upper.clone()])))
             }
             _ => Err(fail(5733402, "'bounds' must be a string or an array")),
         }

@@ -3,9 +3,9 @@
 use bson::{Bson, Document};
 
 use super::bucket::{self, BucketAuto};
+use super::densify::Densify;
 use super::depend::of_query;
 use super::facet::UnionWith;
-use super::densify::Densify;
 use super::fill;
 use super::graph_lookup::GraphLookup;
 use super::group::Group;

@@ -8,7 +8,9 @@ use super::{run, try_run};
 fn refuse(stages: Bson, documents: Vec<Document>, code: i32) {
     match try_run(stages.clone(), documents) {
         Err(error) => assert_eq!(error.code().0, code, "{stages}: {error}"),
-        Ok(documents) => panic!("{stages} gave {} documents instead of error {code}", documents.len()),
+        Ok(documents) => {
+            panic!("{stages} gave {} documents instead of error {code}", documents.len())
+        }
     }
 }
 
@@ -30,7 +32,10 @@ fn a_row_goes_from_the_least_to_the_greatest() {
     let full = stage(bson!({ "step": 200, "bounds": "full" }));
     assert_eq!(times(full.clone(), at(&[1000, 600])), [600, 800, 1000].map(Bson::from));
     // Values beside the row stay, and the row goes on from where it began.
-    assert_eq!(times(full.clone(), at(&[600, 750, 1100])), [600, 750, 800, 1000, 1100].map(Bson::from));
+    assert_eq!(
+        times(full.clone(), at(&[600, 750, 1100])),
+        [600, 750, 800, 1000, 1100].map(Bson::from)
+    );
     let made = run(full.clone(), at(&[600, 1000]));
     assert_eq!(made[1], doc! { "t": 800 }, "it has nothing but its place");
     assert!(times(full, Vec::new()).is_empty());
@@ -48,8 +53,11 @@ fn a_row_between_bounds_ends_before_the_upper_one() {
 
 #[test]
 fn each_partition_has_its_own_row() {
-    let documents =
-        || [("a", 1), ("a", 3), ("b", 5), ("b", 6)].map(|(k, t)| doc! { "k": { "n": k }, "t": t }).to_vec();
+    let documents = || {
+        [("a", 1), ("a", 3), ("b", 5), ("b", 6)]
+            .map(|(k, t)| doc! { "k": { "n": k }, "t": t })
+            .to_vec()
+    };
     let found = |bounds: &str| -> Vec<(String, i32)> {
         let stages = bson!([{ "$densify": {
             "field": "t", "partitionByFields": ["k.n"], "range": { "step": 1, "bounds": bounds },
@@ -75,7 +83,8 @@ fn dates_go_by_units_and_other_values_are_refused() {
     let months = stage(bson!({ "step": 1, "unit": "month", "bounds": [date(30), date(119)] }));
     assert_eq!(times(months, Vec::new()), [30, 58, 89].map(date));
     // Null and missing are no places.
-    let gaps = vec![doc! { "t": Bson::Null }, doc! {}, doc! { "t": date(0) }, doc! { "t": date(1) }];
+    let gaps =
+        vec![doc! { "t": Bson::Null }, doc! {}, doc! { "t": date(0) }, doc! { "t": date(1) }];
     assert_eq!(times(days.clone(), gaps), [Bson::Null, Bson::Null, date(0), date(1)]);
     refuse(days.clone(), vec![doc! { "t": 1 }], 6053600);
     refuse(days, vec![doc! { "t": "x" }], 5733201);
