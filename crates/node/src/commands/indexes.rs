@@ -62,8 +62,19 @@ pub(super) fn create_indexes(
     let before = collection.indexes.len();
     let mut commit = writer.last_commit();
     drop(writer);
+    let mut made = Vec::new();
     for spec in specs {
-        (collection, commit) = create_index(request, &namespace, spec, commit)?;
+        let (name, known) = (spec.get_str("name").unwrap_or("").to_owned(), collection.clone());
+        match create_index(request, &namespace, spec, commit) {
+            Ok(done) => (collection, commit) = done,
+            Err(error) => {
+                take_back(request, &namespace, &made);
+                return Err(error);
+            }
+        }
+        if known.index(&name).is_none() && collection.index(&name).is_some() {
+            made.push(name);
+        }
     }
     let after = collection.indexes.len();
     let mut answer = doc! {
@@ -76,6 +87,22 @@ pub(super) fn create_indexes(
     }
     answer.insert("ok", 1.0);
     Ok(concern.reply(to_raw(&answer)?, commit))
+}
+
+/// Drops the indexes that a command has made before another one failed: all of them are made, or none. If one cannot be
+/// dropped, as by a member that is primary no longer, it stays.
+fn take_back(request: &Request<'_>, namespace: &Namespace, made: &[String]) {
+    // A transaction ends with the error, and takes everything back.
+    if made.is_empty() || request.transaction.is_some() {
+        return;
+    }
+    let mut writer = request.write();
+    let Ok(Some(mut collection)) = writer.unused_collection(namespace) else { return };
+    for name in made.iter().rev() {
+        if collection.index(name).is_some() {
+            let _ = writer.drop_index(&mut collection, name);
+        }
+    }
 }
 
 /// Creates one index, if it is not there. Returns the collection, and the newest commit.

@@ -455,3 +455,24 @@ fn the_same_fields_may_have_indexes_of_several_kinds() {
     member.insert("c", vec![doc! {"_id": 4, "a": 1, "b": 2}]);
     member.validate("c");
 }
+
+/// The manual, `createIndexes`: either all of the indexes are made or none.
+#[test]
+fn one_command_makes_all_of_its_indexes_or_none() {
+    let member = Member::new();
+    member.insert("c", vec![doc! {"_id": 1, "a": 1, "b": 1}, doc! {"_id": 2, "a": 2, "b": 1}]);
+    let index =
+        |field: &str, unique: bool| doc! {"key": {field: 1}, "name": field, "unique": unique};
+    let create = |indexes: Vec<Document>| doc! {"createIndexes": "c", "indexes": indexes};
+    let names = || -> Vec<String> {
+        let listed = member.drain(member.ok(doc! {"listIndexes": "c"}), "c");
+        listed.iter().map(|it| it.get_str("name").unwrap().to_owned()).collect()
+    };
+    member.ok(create(vec![index("x", false)]));
+    let failing = vec![index("x", false), index("a", true), index("y", false), index("b", true)];
+    assert_eq!(member.code(create(failing)), 11000);
+    assert_eq!(names(), ["_id_", "x"], "what was there before stays");
+    member.ok(create(vec![index("a", true), index("y", false)]));
+    assert_eq!(names(), ["_id_", "x", "a", "y"]);
+    member.validate("c");
+}
