@@ -13,16 +13,19 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use bson::{Binary, Bson, Document, doc};
+use bson::{Binary, Bson, DateTime, Document, RawDocument, doc};
+use quorate_query::expression::{Compiler, Variables};
 use quorate_query::matcher::Matcher;
-use quorate_query::value::Path;
+use quorate_query::value::{DocumentRef, Path};
 use quorate_storage::key::FieldOrder;
 use quorate_storage::{Batch, Direction, KeyRange, KeyspaceId, Snapshot};
 
+use crate::context::Now;
 use crate::error::{CommandError, ErrorCode};
 use crate::fields::{to_raw, whole_number};
 use crate::index_keys::IndexField;
 use crate::namespace::Namespace;
+use crate::plan::same_key;
 
 /// The most indexes one collection may have.
 pub(crate) const MAX_INDEXES: usize = 64;
@@ -53,7 +56,7 @@ pub(crate) struct Collection {
     pub(crate) options: Document,
     pub(crate) capped: Option<Capped>,
     pub(crate) view: Option<View>,
-    pub(crate) validator: Option<Arc<Matcher>>,
+    pub(crate) validator: Option<Validator>,
     pub(crate) indexes: Vec<Arc<Index>>,
 }
 
@@ -153,7 +156,87 @@ impl Index {
     }
 }
 
+/// The rules that documents of a collection follow.
+#[derive(Clone, Debug)]
+pub(crate) struct Validator {
+    /// With expressions that see no time.
+    matcher: Arc<Matcher>,
+    /// The rules, if their expressions ask for the time: then they are read for each document.
+    timed: Option<Document>,
+}
+
+impl Validator {
+    /// Reads the rules.
+    pub(crate) fn parse(rules: &Document) -> Result<Self, CommandError> {
+        let matcher = Arc::new(Matcher::parse_with(rules, &Self::compiler(None))?);
+        let timed = names_the_time(rules).then(|| rules.clone());
+        Ok(Self { matcher, timed })
+    }
+
+    /// What compiles the expressions of rules.
+    pub(crate) fn compiler(now: Option<Now>) -> Compiler {
+        let variables = Variables::new(0);
+        Compiler::new(match now {
+            Some(now) => variables.with_now(DateTime::from_millis(now.wall.as_millis())),
+            None => variables,
+        })
+    }
+
+    /// Whether a document follows the rules.
+    pub(crate) fn accepts(&self, document: &RawDocument, now: Now) -> Result<bool, CommandError> {
+        let document = DocumentRef::Raw(document);
+        Ok(match &self.timed {
+            None => self.matcher.matches(document)?,
+            Some(rules) => {
+                Matcher::parse_with(rules, &Self::compiler(Some(now)))?.matches(document)?
+            }
+        })
+    }
+}
+
+/// Whether an expression among the rules asks for the time.
+fn names_the_time(rules: &Document) -> bool {
+    fn names(value: &Bson) -> bool {
+        match value {
+            Bson::String(text) => text == "$$NOW",
+            Bson::Document(inner) => names_the_time(inner),
+            Bson::Array(items) => items.iter().any(names),
+            _ => false,
+        }
+    }
+    rules.values().any(names)
+}
+
 impl Collection {
+    /// Refuses a view, for commands about what is stored.
+    pub(crate) fn refuse_view(&self) -> Result<(), CommandError> {
+        match self.view {
+            None => Ok(()),
+            Some(_) => Err(CommandError::new(
+                ErrorCode::COMMAND_NOT_SUPPORTED_ON_VIEW,
+                format!("Namespace {} is a view, not a collection", self.namespace),
+            )),
+        }
+    }
+
+    /// The index with these fields. There may be several, which their names tell apart.
+    pub(crate) fn index_with_key(
+        &self,
+        key: &Document,
+    ) -> Result<Option<&Arc<Index>>, CommandError> {
+        let mut found = self.indexes.iter().filter(|index| same_key(&index.key(), key));
+        match (found.next(), found.next()) {
+            (Some(first), Some(second)) => Err(CommandError::new(
+                ErrorCode(181),
+                format!(
+                    "several indexes have the fields {key}, among them {} and {}; use a name",
+                    first.name, second.name
+                ),
+            )),
+            (first, _) => Ok(first),
+        }
+    }
+
     /// A collection without indexes, from the options of `create`.
     pub(crate) fn new(
         namespace: Namespace,
@@ -180,7 +263,7 @@ impl Collection {
             Err(_) => None,
         };
         let validator = match options.get_document("validator") {
-            Ok(query) if !query.is_empty() => Some(Arc::new(Matcher::parse(query)?)),
+            Ok(query) if !query.is_empty() => Some(Validator::parse(query)?),
             _ => None,
         };
         Ok(Self { namespace, ident, uuid, options, capped, view, validator, indexes: Vec::new() })

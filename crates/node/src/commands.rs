@@ -180,7 +180,7 @@ pub(crate) static TABLE: &[CommandFacts] = &[
         .on(touched::operations)
         .any_fields(),
     command("killOp", diagnostics::kill_operation, "stops a command")
-        .inspects(ClusterAdmin)
+        .inspects(LoggedIn)
         .on_admin()
         .fields(&["op"])
         .interrupts_others(),
@@ -470,6 +470,7 @@ pub(crate) static TABLE: &[CommandFacts] = &[
         .stable(),
     command("listCollections", list::list_collections, "the collections of a database")
         .reads(Look)
+        .on(touched::listed)
         .fields(&["cursor", "filter", "nameOnly", "authorizedCollections"])
         .stable(),
     command("collStats", statistics::collection_statistics, "how much a collection holds")

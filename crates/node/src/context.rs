@@ -16,6 +16,7 @@ use crate::error::{CommandError, ErrorCode};
 use crate::fields::{Fields, whole_number};
 use crate::helpers::Helpers;
 use crate::profile::Work;
+use crate::structure::{Depth, check_document_bytes};
 use crate::touched::writing_stage;
 use crate::users::Login;
 
@@ -92,7 +93,7 @@ pub struct Command {
     /// Everything but the document sequences. Its first key is the name of the command. Shared with
     /// the commands that show what is in progress.
     pub body: Arc<CommandBody>,
-    /// Document sequences by name. They belong to the fields of the same names.
+    /// The documents that a write is about, by the name of the field that they belong to.
     pub sequences: Vec<(String, Vec<RawDocumentBuf>)>,
     facts: Option<&'static CommandFacts>,
     concerns: Concerns,
@@ -178,12 +179,26 @@ impl Command {
     ///
     /// # Errors
     ///
-    /// If the document is malformed or nests too deeply.
+    /// If the document is malformed or nests too deeply, or a field comes in it and beside it.
     pub fn from_raw(
         body: &RawDocument,
-        mut sequences: Vec<(String, Vec<RawDocumentBuf>)>,
+        beside: Vec<(String, Vec<RawDocumentBuf>)>,
     ) -> Result<Self, CommandError> {
         let mut parsed = CommandBody::from_raw(body)?;
+        let mut sequences = Vec::with_capacity(1);
+        for (name, documents) in beside {
+            if parsed.contains_key(&name) {
+                return Err(CommandError::new(
+                    ErrorCode(40433),
+                    format!("Duplicate field between body and document sequence {name}"),
+                ));
+            }
+            if payload_name(parsed.name()) == Some(name.as_str()) {
+                sequences.push((name, documents));
+            } else {
+                parsed.insert(&name, to_array(&documents)?);
+            }
+        }
         if let Some(payload) = payload_name(parsed.name()).filter(|_| sequences.is_empty())
             && let Some(documents) = parsed.take_documents(payload)
         {
@@ -266,7 +281,16 @@ impl Command {
     }
 }
 
-/// The array of a command that may also come as a document sequence.
+/// The documents of a sequence as the array that they stand for.
+fn to_array(documents: &[RawDocumentBuf]) -> Result<Bson, CommandError> {
+    let parse = |document: &RawDocumentBuf| {
+        check_document_bytes(document.as_bytes(), Depth::COMMAND)?;
+        Ok(Bson::Document(Document::try_from(&**document)?))
+    };
+    documents.iter().map(parse).collect::<Result<_, CommandError>>().map(Bson::Array)
+}
+
+/// The array of a command whose documents stay as they came.
 fn payload_name(command: &str) -> Option<&'static str> {
     match command {
         "insert" => Some("documents"),

@@ -1,7 +1,7 @@
 //! Fields that any command may have: the version of the API, time limits and read concerns. Every
 //! command's own fields are checked here too.
 
-use bson::Bson;
+use bson::{Bson, Document};
 use quorate_protocol::Timestamp;
 use quorate_wire::timestamp_from;
 
@@ -118,6 +118,9 @@ pub(crate) fn check(
     if fields.integer("maxTimeMS")?.is_some_and(|limit| limit < 0) {
         return Err(CommandError::bad_value("maxTimeMS must not be negative"));
     }
+    if let Some(preference) = fields.document("$readPreference")? {
+        check_read_preference(preference)?;
+    }
     if facts.effect == Effect::Reads {
         check_read_concern(node, command)?;
     }
@@ -137,6 +140,50 @@ pub(crate) fn check(
         ));
     }
     Ok(())
+}
+
+/// The modes of a read preference.
+const MODES: [&str; 5] =
+    ["primary", "primaryPreferred", "secondary", "secondaryPreferred", "nearest"];
+
+/// The least that `maxStalenessSeconds` may be.
+const SMALLEST_MAX_STALENESS_SECONDS: i64 = 90;
+
+/// Refuses a read preference that no client means: a misspelt mode would read from a secondary. Specification: server
+/// selection, "Components of a Read Preference".
+fn check_read_preference(preference: &Document) -> Result<(), CommandError> {
+    let fields = Fields::new(preference, "$readPreference");
+    let mode = fields.string("mode")?.unwrap_or_default();
+    if !MODES.contains(&mode) {
+        return Err(CommandError::new(
+            ErrorCode::FAILED_TO_PARSE,
+            format!(
+                "Could not parse $readPreference mode '{mode}'; use one of {}",
+                MODES.join(", ")
+            ),
+        ));
+    }
+    let tags = fields.documents("tags")?.unwrap_or_default();
+    if mode == "primary" && tags.iter().any(|set| !set.is_empty()) {
+        return Err(CommandError::bad_value(
+            "Only empty tags are allowed with primary read preference",
+        ));
+    }
+    // -1 and 0 stand for no limit.
+    match fields.integer("maxStalenessSeconds")?.filter(|&seconds| seconds != 0 && seconds != -1) {
+        None => Ok(()),
+        Some(_) if mode == "primary" => {
+            Err(CommandError::bad_value("maxStalenessSeconds can not be set for the primary mode"))
+        }
+        Some(seconds) if seconds < SMALLEST_MAX_STALENESS_SECONDS => Err(CommandError::new(
+            ErrorCode(160),
+            format!(
+                "maxStalenessSeconds is {seconds}, but must be at least \
+                 {SMALLEST_MAX_STALENESS_SECONDS}"
+            ),
+        )),
+        Some(_) => Ok(()),
+    }
 }
 
 /// There is one version of the stable API, and everything here follows it.

@@ -293,6 +293,13 @@ impl Node {
         Timestamp::from_u64(self.cluster_time.load(Ordering::Relaxed))
     }
 
+    /// The newest time that a member of a set knows of, which its clients are told as well. None without a set, or
+    /// before anything has happened in it.
+    pub(crate) fn newest_time(&self) -> Option<Timestamp> {
+        let own = self.replication()?.newest();
+        (own != Timestamp::default()).then(|| own.max(self.cluster_time()))
+    }
+
     /// Says how often writes are locked out now, which the server enforces.
     pub fn show_write_locks(&self, locks: u64) {
         self.write_locks.store(locks, Ordering::Relaxed);

@@ -14,6 +14,7 @@ use crate::body::CommandBody;
 use crate::context::{Client, Command, Context, Interrupt, Interruption, Now};
 use crate::profile::Work;
 use crate::sessions::SessionId;
+use crate::users::LoggedIn;
 
 /// Elements of an array that a description shows; of a longer one it tells the length.
 const MAX_SHOWN_ELEMENTS: usize = 16;
@@ -146,14 +147,16 @@ impl Operations {
         (current.load(Ordering::Relaxed), created.load(Ordering::Relaxed))
     }
 
-    /// Asks a command to stop. Returns whether there is such a command.
-    pub(crate) fn kill(&self, id: OperationId) -> bool {
+    /// Asks a command to stop; none if there is no such command. Where a user is given, only if it is the user's own:
+    /// returns whether it is asked.
+    pub(crate) fn kill(&self, id: OperationId, by: Option<&LoggedIn>) -> Option<bool> {
         let running = self.lock();
-        let found = running.get(&id);
-        if let Some(operation) = found {
+        let operation = running.get(&id)?;
+        let may = by.is_none_or(|by| operation.user().as_ref() == Some(by));
+        if may {
             operation.interrupt.set(Interruption::Killed);
         }
-        found.is_some()
+        Some(may)
     }
 
     /// Asks the commands of these sessions to stop, but for the one that asks.
@@ -167,10 +170,13 @@ impl Operations {
         }
     }
 
-    /// Every command in progress, as `currentOp` shows it.
-    pub(crate) fn list(&self, host: &str, now: Now) -> Vec<Document> {
+    /// Every command in progress, or those of a user, as `currentOp` shows it.
+    pub(crate) fn list(&self, host: &str, now: Now, of: Option<&LoggedIn>) -> Vec<Document> {
         let running = self.lock();
-        running.iter().map(|(id, operation)| operation.document(*id, host, now)).collect()
+        let is_wanted =
+            |operation: &Operation| of.is_none_or(|user| operation.user().as_ref() == Some(user));
+        let wanted = running.iter().filter(|(_, operation)| is_wanted(operation));
+        wanted.map(|(id, operation)| operation.document(*id, host, now)).collect()
     }
 
     /// How many commands read or look at something, and how many write.
@@ -198,6 +204,11 @@ impl Operations {
 impl Operation {
     pub(crate) fn client(&self) -> &Client {
         &self.client
+    }
+
+    /// The user that it runs for, by now.
+    fn user(&self) -> Option<LoggedIn> {
+        self.client.login.state().user.clone()
     }
 
     pub(crate) fn kind(&self) -> &'static str {
@@ -251,6 +262,9 @@ impl Operation {
         };
         if let Some(name) = self.client.application_name() {
             document.insert("appName", name);
+        }
+        if let Some(LoggedIn { name, database }) = self.user() {
+            document.insert("effectiveUsers", [doc! { "user": name, "db": database }]);
         }
         document.extend(doc! {
             "clientMetadata": self.client.metadata.clone(),

@@ -17,7 +17,8 @@ use crate::error::{CommandError, ErrorCode};
 use crate::fields::whole_number;
 use crate::index_keys::IndexField;
 
-/// The most ranges of an index one plan reads. More points than this are read as one range.
+/// The most ranges of an index one plan reads. More points than this are read as one range, unless they are `_id`s: a
+/// write to documents that are named finds each of them, and a query has no more than fit into a command.
 const MAX_RANGES: usize = 1024;
 
 /// The most documents that are looked up one by one in little time.
@@ -273,7 +274,9 @@ fn index_keys(index: &Index, bounds: &[Option<Bounds>]) -> Result<IndexKeys, Com
     let mut fixed = 0;
     for (field, bounds) in index.fields.iter().zip(bounds) {
         let Some(bounds) = bounds else { break };
-        let points = bounds.points().filter(|points| points.len() * prefixes.len() <= MAX_RANGES);
+        let points = bounds
+            .points()
+            .filter(|points| index.is_id() || points.len() * prefixes.len() <= MAX_RANGES);
         match points {
             Some(points) => prefixes = extended(&prefixes, field.order, &points)?,
             None => {
@@ -370,7 +373,7 @@ fn hinted_index<'a>(
 ) -> Result<&'a Arc<Index>, CommandError> {
     let found = match hint {
         Bson::String(name) => collection.index(name),
-        Bson::Document(key) => collection.indexes.iter().find(|index| same_key(&index.key(), key)),
+        Bson::Document(key) => collection.index_with_key(key)?,
         _ => {
             return Err(CommandError::new(
                 ErrorCode::FAILED_TO_PARSE,

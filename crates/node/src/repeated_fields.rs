@@ -1,8 +1,9 @@
 //! Documents that have a field of one name twice.
 //!
-//! BSON allows that, and what a client inserts is stored as it is. A parsed document holds one field of each name, the
-//! last one. An update parses a document, changes it, and writes it again: here it keeps the others where they were. The
-//! entry of the log says what the update changed, so that every member makes the same bytes of it.
+//! BSON allows that, and what a client inserts is stored as it is. A parsed document holds one field of each name. An
+//! update parses a document with the first of them, which is the one that MongoDB changes, and writes it again: here it
+//! keeps the others where they were. The entry of the log says what the update changed, so that every member makes the
+//! same bytes of it.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +16,36 @@ use crate::error::CommandError;
 use crate::fields::to_raw;
 use crate::structure::malformed;
 
-/// The bytes of a document after an update, which has parsed `before` from `old` and made `after` of it.
+/// Reads a document; of several fields of one name the first.
+pub(crate) fn parse(bytes: &RawDocument) -> Result<Document, CommandError> {
+    let parsed = Document::try_from(bytes)?;
+    if holds_all(&parsed, bytes) {
+        return Ok(parsed);
+    }
+    let mut firsts = Document::new();
+    for field in bytes {
+        let (name, value) = field.map_err(|_| malformed())?;
+        if !firsts.contains_key(name.as_str()) {
+            firsts.insert(name.as_str(), parse_value(value)?);
+        }
+    }
+    Ok(firsts)
+}
+
+fn parse_value(value: RawBsonRef<'_>) -> Result<Bson, CommandError> {
+    match value {
+        RawBsonRef::Document(document) => parse(document).map(Bson::Document),
+        RawBsonRef::Array(items) => {
+            let item = |item: Result<RawBsonRef<'_>, _>| {
+                item.map_err(|_| malformed()).and_then(parse_value)
+            };
+            items.into_iter().map(item).collect::<Result<_, _>>().map(Bson::Array)
+        }
+        other => Ok(Bson::try_from(other)?),
+    }
+}
+
+/// The bytes of a document after an update, which has [parsed](parse) `before` from `old` and made `after` of it.
 pub(crate) fn rewrite(
     old: &RawDocument,
     (before, after): (&Document, &Document),
@@ -35,7 +65,7 @@ pub(crate) fn apply_change(
     old: &RawDocument,
     change: &Document,
 ) -> Result<RawDocumentBuf, CommandError> {
-    let before = Document::try_from(old)?;
+    let before = parse(old)?;
     let after = apply_oplog_update(&before, change)?;
     match change.get_document("diff") {
         Ok(diff) if !holds_all(&before, old) => changed_document(old, diff),
@@ -54,15 +84,17 @@ fn changed_document(old: &RawDocument, diff: &Document) -> Result<RawDocumentBuf
     let (deleted, updated, inserted) = (section("d"), section("u"), section("i"));
     let fields: Vec<(&CStr, RawBsonRef<'_>)> =
         old.iter().collect::<Result<_, _>>().map_err(|_| malformed())?;
-    let last: BTreeMap<&str, usize> =
-        fields.iter().enumerate().map(|(place, (name, _))| (name.as_str(), place)).collect();
+    let mut first: BTreeMap<&str, usize> = BTreeMap::new();
+    for (place, (name, _)) in fields.iter().enumerate() {
+        first.entry(name.as_str()).or_insert(place);
+    }
     let mut new = RawDocumentBuf::new();
     for (place, &(name, value)) in fields.iter().enumerate() {
         let text = name.as_str();
         if deleted.contains_key(text) || inserted.contains_key(text) {
             continue;
         }
-        if last.get(text) != Some(&place) {
+        if first.get(text) != Some(&place) {
             new.append(name, value);
             continue;
         }
@@ -72,7 +104,7 @@ fn changed_document(old: &RawDocument, diff: &Document) -> Result<RawDocumentBuf
             (None, Err(_)) => new.append(name, value),
         }
     }
-    let added = updated.iter().filter(|(name, _)| !last.contains_key(name.as_str()));
+    let added = updated.iter().filter(|(name, _)| !first.contains_key(name.as_str()));
     for (name, value) in added.chain(inserted) {
         new.append(CString::try_from(name.as_str())?, raw(value)?);
     }
@@ -128,13 +160,13 @@ mod tests {
 
     fn rewritten(change: impl FnOnce(&mut Document)) -> RawDocumentBuf {
         let old = twice();
-        let before = Document::try_from(&*old).unwrap();
+        let before = parse(&old).unwrap();
         let mut after = before.clone();
         change(&mut after);
         let told_as = ToldAs::ShortestDifference;
         let new = rewrite(&old, (&before, &after), &told_as).unwrap();
         // What was parsed is what the update made, and another member makes the same of the entry.
-        assert_eq!(Document::try_from(&*new).unwrap(), after);
+        assert_eq!(parse(&new).unwrap(), after);
         let OplogUpdate::Entry(entry) = oplog_update(&before, &after, &told_as) else { panic!() };
         assert_eq!(apply_change(&old, &entry).unwrap(), new);
         new
@@ -159,17 +191,20 @@ mod tests {
     }
 
     #[test]
-    fn a_change_beside_them_or_of_the_last_one_keeps_the_other() {
+    fn a_change_beside_them_or_of_the_first_one_keeps_the_other() {
         let long = "long".repeat(20);
         let mut old = twice();
         old.append(bson::raw::cstr!("pad"), long.as_str());
-        let before = Document::try_from(&*old).unwrap();
-        for (name, kept) in [("x", vec!["x", "y", "x"]), ("y", vec!["x", "y", "x"])] {
+        let before = parse(&old).unwrap();
+        for (name, values) in [("x", [9, 2, 3]), ("y", [1, 9, 3])] {
             let diff = doc! { "$v": 2, "diff": { "ss": { "u": { name: 9 } } } };
             let new = apply_change(&old, &diff).unwrap();
-            assert_eq!(names(&new, "s"), kept, "{name}");
+            assert_eq!(names(&new, "s"), ["x", "y", "x"], "{name}");
+            let inner = new.get_document("s").unwrap();
+            let held = inner.iter().map(|found| found.unwrap().1.as_i32().unwrap());
+            assert_eq!(held.collect::<Vec<_>>(), values, "{name}");
             let after = apply_oplog_update(&before, &diff).unwrap();
-            assert_eq!(Document::try_from(&*new).unwrap(), after);
+            assert_eq!(parse(&new).unwrap(), after);
         }
         let diff = doc! { "$v": 2, "diff": { "ss": { "d": { "x": false } } } };
         assert_eq!(names(&apply_change(&old, &diff).unwrap(), "s"), ["y"]);
@@ -178,7 +213,7 @@ mod tests {
     #[test]
     fn items_of_arrays_are_changed_in_their_places() {
         let old = twice();
-        let before = Document::try_from(&*old).unwrap();
+        let before = parse(&old).unwrap();
         for inner in [
             doc! { "a": true, "u1": 8, "u3": 9 },
             doc! { "a": true, "s0": { "u": { "y": 5 } } },
@@ -187,7 +222,7 @@ mod tests {
             let entry = doc! { "$v": 2, "diff": { "sl": inner } };
             let new = apply_change(&old, &entry).unwrap();
             let after = apply_oplog_update(&before, &entry).unwrap();
-            assert_eq!(Document::try_from(&*new).unwrap(), after, "{entry}");
+            assert_eq!(parse(&new).unwrap(), after, "{entry}");
             let RawBsonRef::Document(first) = new.get_array("l").unwrap().get(0).unwrap().unwrap()
             else {
                 panic!()

@@ -30,7 +30,7 @@ mod trim;
 mod writing;
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -167,6 +167,8 @@ pub(crate) struct Replication {
     min_retention: Mutex<Duration>,
     /// Where the log stands. Its end and writability change under the write lock only.
     log: Mutex<Log>,
+    /// The time of its last entry, for reads that need to know no more.
+    newest: AtomicU64,
     /// The newest entries, so that a follower near the end of the log needs no reads from the store.
     recent: Mutex<Recent>,
     /// The commit point that was stored last.
@@ -319,6 +321,7 @@ impl Node {
             closes_on_step_down: AtomicBool::new(false),
             min_retention: Mutex::new(facts::min_retention(self, keyspace)?),
             log: Mutex::default(),
+            newest: AtomicU64::default(),
             recent: Mutex::default(),
             kept_commit_point: Mutex::default(),
             trimmed: Trimmed::default(),

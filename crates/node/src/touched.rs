@@ -117,6 +117,10 @@ pub(crate) fn pipeline(
     if stages.is_some_and(|stages| watches_every_database(stages)) {
         visit(Touch { collection: None, ..touch(facts, EVERY_DATABASE, None) })?;
     }
+    joined(stages.map_or(&[], Vec::as_slice), &mut |collection| {
+        let (collection, access) = (Some(collection), Access::Read);
+        visit(Touch { database, collection, access, changes: false })
+    })?;
     let explains = body.get_bool("explain").unwrap_or(false);
     match stages.and_then(|stages| output(stages, database)) {
         Some((database, collection)) => visit(Touch {
@@ -127,6 +131,32 @@ pub(crate) fn pipeline(
         }),
         None => Ok(()),
     }
+}
+
+/// Shows the other collections that stages read, those of stages inside them too. They nest as deep as a command may.
+pub(crate) fn joined<'a>(
+    stages: &'a [Bson],
+    visit: &mut dyn FnMut(&'a str) -> Result<(), CommandError>,
+) -> Result<(), CommandError> {
+    for (name, argument) in stages.iter().filter_map(Bson::as_document).flatten() {
+        match (name.as_str(), argument) {
+            ("$unionWith", Bson::String(from)) => visit(from)?,
+            ("$lookup" | "$graphLookup" | "$unionWith", Bson::Document(join)) => {
+                for from in ["from", "coll"].into_iter().filter_map(|name| join.get_str(name).ok())
+                {
+                    visit(from)?;
+                }
+                joined(join.get_array("pipeline").map_or(&[], Vec::as_slice), visit)?;
+            }
+            ("$facet", Bson::Document(facets)) => {
+                for inner in facets.values().filter_map(Bson::as_array) {
+                    joined(inner, visit)?;
+                }
+            }
+            _ => {}
+        }
+    }
+    Ok(())
 }
 
 /// The stage by which a pipeline writes.
@@ -178,12 +208,13 @@ pub(crate) fn view(
     visit: &mut Visit<'_>,
 ) -> Result<(), CommandError> {
     named(facts, body, database, visit)?;
-    match body.get_str("viewOn") {
-        Ok(under) => {
-            visit(Touch { database, collection: Some(under), access: Access::Read, changes: false })
-        }
-        Err(_) => Ok(()),
-    }
+    let Ok(under) = body.get_str("viewOn") else { return Ok(()) };
+    let mut reads = |collection| {
+        let (collection, access) = (Some(collection), Access::Read);
+        visit(Touch { database, collection, access, changes: false })
+    };
+    reads(under)?;
+    joined(body.get_array("pipeline").map_or(&[], Vec::as_slice), &mut reads)
 }
 
 /// What the explained command would touch. Nothing is changed.
@@ -204,6 +235,19 @@ pub(crate) fn explained(
         }
         _ => visit(touch(facts, database, None)),
     }
+}
+
+/// The database whose collections are listed; for their names alone none, if the client asks for what it may see.
+pub(crate) fn listed(
+    facts: &CommandFacts,
+    body: &CommandBody,
+    database: &str,
+    visit: &mut Visit<'_>,
+) -> Result<(), CommandError> {
+    let is_set = |name: &str| body.get_bool(name).unwrap_or(false);
+    let is_own = is_set("nameOnly") && is_set("authorizedCollections");
+    let access = if is_own { Access::LoggedIn } else { facts.access };
+    visit(Touch { access, ..touch(facts, database, None) })
 }
 
 /// The databases whose users are asked for.
@@ -290,6 +334,22 @@ mod tests {
         assert_eq!(touches(explained), [read.clone(), seen("other", "t", Access::Write, false)]);
         let command = doc! { "aggregate": "c", "pipeline": [{ "$out": "t" }] };
         assert_eq!(touches(command), [read, seen("db", "t", Access::Write, true)]);
+    }
+
+    #[test]
+    fn a_pipeline_touches_what_it_joins() {
+        let stages = [
+            doc! { "$currentOp": {} },
+            doc! { "$lookup": { "from": "a", "pipeline": [{ "$unionWith": "b" }], "as": "x" } },
+            doc! { "$facet": { "f": [{ "$graphLookup": { "from": "c" } }], "g": 1 } },
+            doc! { "$unionWith": { "coll": "d", "pipeline": [{ "$lookup": { "from": "e" } }] } },
+        ];
+        let command = doc! { "aggregate": 1, "pipeline": stages.to_vec() };
+        let joined = ["a", "b", "c", "d", "e"].map(|name| seen("db", name, Access::Read, false));
+        assert_eq!(touches(command.clone())[1..], joined);
+        assert_eq!(touches(doc! { "explain": command })[1..], joined);
+        let view = doc! { "create": "v", "viewOn": "a", "pipeline": stages[1..].to_vec() };
+        assert_eq!(touches(view)[2..], joined);
     }
 
     #[test]

@@ -230,11 +230,27 @@ pub(crate) fn check_access(
             Some(known) => known,
             unknown => unknown.insert(roles_of(node, &who)?),
         };
-        if roles.iter().any(|role| role.allows(needed, touch.database, touch.collection)) {
+        let is_allowed = |role: &Role| role.allows(needed, touch.database, touch.collection);
+        if roles.iter().any(is_allowed) || asks_about_itself(facts, command, &who) {
             return Ok(());
         }
         Err(refused(facts.name, needed, &touch))
     })
+}
+
+/// Whether a user asks what it is itself, which needs no right. Credentials are for administrators.
+fn asks_about_itself(facts: &CommandFacts, command: &Command, who: &LoggedIn) -> bool {
+    if facts.name != "usersInfo" || command.body.contains_key("showCredentials") {
+        return false;
+    }
+    match command.body.first() {
+        Some(Bson::String(name)) => *name == who.name && command.database() == who.database,
+        Some(Bson::Document(user)) => {
+            let is = |field: &str, wanted: &str| user.get_str(field).is_ok_and(|it| it == wanted);
+            is("user", &who.name) && is("db", &who.database)
+        }
+        _ => false,
+    }
 }
 
 fn refused(name: &str, needed: Access, touch: &Touch<'_>) -> CommandError {

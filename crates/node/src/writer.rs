@@ -312,7 +312,7 @@ impl<'n> Writer<'n> {
     ) -> Result<Placed, CommandError> {
         check_document(document)?;
         if !bypass_validation {
-            check_validator(collection, document, None)?;
+            check_validator(collection, document, None, self.now)?;
         }
         let record = self.next_record(collection)?;
         let mut placed =
@@ -396,7 +396,7 @@ impl<'n> Writer<'n> {
         self.check_interrupt()?;
         check_document(&new)?;
         if !bypass_validation {
-            check_validator(collection, &new, Some(old))?;
+            check_validator(collection, &new, Some(old), self.now)?;
         }
         let before = keys_of_version(collection, old, telling.touched)?;
         let after = keys_of_version(collection, &new, telling.touched)?;

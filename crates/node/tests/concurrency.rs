@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use bson::{Document, doc};
-use quorate_node::{Command, Node, NodeOptions, Outcome};
+use quorate_node::{Command, Interruption, Node, NodeOptions, Outcome};
 use quorate_storage::{
     Batch, Bytes, CommitError, CommitSequence, Damage, Direction, KeyRange, KeyspaceError,
     KeyspaceId, LogTotals, ModelStore, ReadError, Scan, Snapshot, Store, StoreStatistics,
@@ -518,6 +518,26 @@ fn writes_go_on_while_documents_are_counted_and_are_counted_too() {
         let counted = member.ok(doc! {"count": "c"});
         assert_eq!(counted.get_i32("n").unwrap(), DOCUMENTS - 2, "{command}");
         member.validate("c");
+    }
+}
+
+/// An index is measured by reading all of it, which `killOp` and `maxTimeMS` end.
+#[test]
+fn figures_of_a_collection_end_when_they_are_killed() {
+    for command in [doc! {"collStats": "c"}, doc! {"dbStats": 1}] {
+        let held = Held::new();
+        // The documents are counted, so that the index is what takes long.
+        held.member.ok(doc! {"count": "c"});
+        let asking = context();
+        *held.gate.armed.lock().unwrap() = Some(0);
+        let reply = std::thread::scope(|threads| {
+            let figures = threads.spawn(|| held.member.run_as(&asking, command.clone()));
+            held.reached.recv_timeout(PATIENCE).unwrap();
+            asking.interrupt.set(Interruption::Killed);
+            held.release.send(()).unwrap();
+            figures.join().unwrap()
+        });
+        assert_eq!(reply.get_i32("code").ok(), Some(11601), "{command} answered {reply}");
     }
 }
 

@@ -149,11 +149,13 @@ fn a_write_is_one_call_and_many_writes_share_a_sync() {
             let before = calls.all();
             (attempt * ROUNDS as i64..).take(ROUNDS as usize).for_each(operation);
             let after = calls.all();
-            [0, 1, 2].map(|place| after[place] - before[place])
+            node.sync_through(node.durability().0).unwrap();
+            let shared = calls.all()[2] - after[2];
+            ([0, 1, 2].map(|place| after[place] - before[place]), shared)
         });
+        let (tries, shared): (Vec<_>, Vec<_>) = tries.unzip();
         let [writes, bytes, syncs] =
-            tries.min_by_key(|[writes, _, syncs]| (*syncs, *writes)).unwrap();
-        let after = calls.all();
+            tries.into_iter().min_by_key(|[writes, _, syncs]| (*syncs, *writes)).unwrap();
         println!("{what}: {writes} writes, {} bytes each, {syncs} syncs", bytes / ROUNDS);
         assert_eq!(
             (writes, syncs),
@@ -161,8 +163,7 @@ fn a_write_is_one_call_and_many_writes_share_a_sync() {
             "{what}: one write each, and none waits for a disk"
         );
         assert!(bytes <= most * ROUNDS, "{what}: {} bytes of the journal", bytes / ROUNDS);
-        node.sync_through(node.durability().0).unwrap();
-        assert_eq!(calls.all()[2] - after[2], 1, "{what}: one sync for all");
+        assert_eq!(shared.into_iter().min(), Some(1), "{what}: one sync for all");
     };
     cost("insert", MOST_FOR_INSERT, &|id| run(&node, &insert, vec![document(id)]));
     cost("update", MOST_FOR_UPDATE, &|id| run(&node, &update(id), Vec::new()));

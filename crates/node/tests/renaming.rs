@@ -60,6 +60,49 @@ fn a_failover_leaves_the_target_as_it_was_or_replaced() {
     }
 }
 
+/// MongoDB tells such a rename by one entry too (SERVER-28285): `dropTarget` is the UUID of the collection that goes, and
+/// `ui` that of the renamed one.
+#[test]
+fn the_entry_of_a_rename_names_what_it_replaces_as_that_of_mongodb_does() {
+    let member = primary();
+    member.insert("source", vec![doc! {"_id": 1}]);
+    member.insert("target", vec![doc! {"_id": 2}]);
+    let (source, target) = (uuid_of(&member, "source"), uuid_of(&member, "target"));
+    member.ok(rename("db.source", "db.target"));
+    member.ok(doc! {"renameCollection": "db.target", "to": "db.free", "$db": "admin"});
+    let log = entries(&member);
+    let told = |entry: &bson::RawDocumentBuf| Document::try_from(&**entry).unwrap();
+    let [replacing, plain] = [told(&log[log.len() - 2]), told(&log[log.len() - 1])];
+    assert_eq!(replacing.get("ui").unwrap(), &source.clone().into());
+    assert_eq!(replacing.get_str("ns").unwrap(), "db.$cmd");
+    let wanted = doc! {
+        "renameCollection": "db.source", "to": "db.target", "stayTemp": false, "dropTarget": target,
+    };
+    assert_eq!(replacing.get_document("o").unwrap(), &wanted);
+    let wanted = doc! {"renameCollection": "db.target", "to": "db.free", "stayTemp": false};
+    assert_eq!(plain.get_document("o").unwrap(), &wanted);
+}
+
+/// A follower whose target is another collection than the primary's lets it alone and says that it has diverged.
+#[test]
+fn a_rename_replaces_no_other_collection_than_its_entry_names() {
+    let member = primary();
+    member.insert("source", vec![doc! {"_id": 1}]);
+    member.insert("target", vec![doc! {"_id": 2}]);
+    let before = entries(&member).len();
+    member.ok(rename("db.source", "db.target"));
+    let log = entries(&member);
+    let follower = secondary();
+    follower.node.apply(OpTime::NULL, log[..before].to_vec(), now()).unwrap();
+    let mut entry = Document::try_from(&*log[before]).unwrap();
+    entry.get_document_mut("o").unwrap().remove("dropTarget");
+    let entry = bson::RawDocumentBuf::try_from(&entry).unwrap();
+    let after = position(&follower).op_time;
+    assert!(follower.node.apply(after, vec![entry], now()).is_err());
+    let find = doc! {"find": "target", "$readPreference": {"mode": "nearest"}};
+    assert_eq!(follower.ids(find), [2]);
+}
+
 #[test]
 fn a_rollback_brings_both_collections_back() {
     for (member, command) in replacing() {

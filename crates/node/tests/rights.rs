@@ -41,6 +41,138 @@ fn users_are_shown_to_those_who_administer_their_database() {
     }
 }
 
+/// The manual, `usersInfo`: users can always see what they are themselves.
+#[test]
+fn users_see_themselves_without_a_right() {
+    let member = Member::guarded();
+    member.log_in("other", &[]);
+    let user = member.log_in("user", &[("read", "db")]);
+    let asked = |whom: Bson| doc! {"usersInfo": whom, "$db": "$external"};
+    for whom in ["CN=user".into(), Bson::from(doc! {"user": "CN=user", "db": "$external"})] {
+        let reply = member.expect(&user, asked(whom.clone()));
+        assert_eq!(reply.get_array("users").unwrap().len(), 1);
+        let mut credentials = asked(whom);
+        credentials.insert("showCredentials", true);
+        assert_eq!(code(&member, &user, credentials), Some(UNAUTHORIZED));
+    }
+    let others = ["CN=other".into(), 1.into(), Bson::from(vec![Bson::from("CN=user")])];
+    for whom in others {
+        assert_eq!(code(&member, &user, asked(whom.clone())), Some(UNAUTHORIZED), "{whom}");
+    }
+}
+
+/// The manual, `listCollections`: with `nameOnly` and `authorizedCollections` everyone may ask, and sees what the rights
+/// allow.
+#[test]
+fn names_of_collections_are_shown_to_those_who_may_see_them() {
+    let member = Member::guarded();
+    let root = member.log_in("root", &[("root", "admin")]);
+    member.expect(&root, doc! {"insert": "c", "documents": [{}]});
+    let nobody = member.log_in("nobody", &[("read", "elsewhere")]);
+    let reader = member.log_in("reader", &[("read", "db")]);
+    let list =
+        |own: bool| doc! {"listCollections": 1, "nameOnly": true, "authorizedCollections": own};
+    let shown = |reply: Document| {
+        reply.get_document("cursor").unwrap().get_array("firstBatch").unwrap().len()
+    };
+    assert_eq!(shown(member.expect(&nobody, list(true))), 0);
+    assert_eq!(shown(member.expect(&reader, list(true))), 1);
+    assert_eq!(code(&member, &nobody, list(false)), Some(UNAUTHORIZED));
+    let whole = doc! {"listCollections": 1, "authorizedCollections": true};
+    assert_eq!(code(&member, &nobody, whole), Some(UNAUTHORIZED));
+}
+
+/// The manual, `$currentOp` and `killOp`: users see and stop what they run themselves, over any of their connections.
+#[test]
+fn users_see_and_stop_what_they_run_over_all_connections() {
+    let member = Member::guarded();
+    let root = member.log_in("root", &[("root", "admin")]);
+    let worker = member.log_in("worker", &[("read", "db")]);
+    let other = member.log_in("other", &[]);
+    let client = quorate_node::Client { connection_id: 9, ..(*worker.client).clone() };
+    let interrupt = std::sync::Arc::default();
+    let running = Context { client: client.into(), interrupt, ..worker.clone() };
+    let command = doc! {"count": "c", "comment": "slow", "$db": "db"};
+    let registered = member.node.register(&running, &quorate_node::Command::new(command));
+    let id = registered.id().0;
+    let seen = |reply: Document| {
+        let listed = match reply.get_array("inprog") {
+            Ok(listed) => listed.clone(),
+            Err(_) => {
+                reply.get_document("cursor").unwrap().get_array("firstBatch").unwrap().clone()
+            }
+        };
+        let ours = |it: &&Bson| it.as_document().unwrap().get_i32("opid").ok() == Some(id as i32);
+        listed.iter().find(ours).map(|found| found.as_document().unwrap().clone())
+    };
+    let stage = |options: Document| {
+        let stages = [doc! {"$currentOp": options}];
+        doc! {"aggregate": 1, "pipeline": stages.to_vec(), "cursor": {}, "$db": "admin"}
+    };
+    let own = doc! {"currentOp": 1, "$ownOps": true, "$db": "admin"};
+    for command in [stage(doc! {}), own] {
+        let found = seen(member.expect(&worker, command.clone())).unwrap();
+        let user = doc! {"user": "CN=worker", "db": "$external"};
+        assert_eq!(found.get_array("effectiveUsers").unwrap(), &[Bson::from(user)]);
+        assert_eq!(seen(member.expect(&other, command.clone())), None, "{command}");
+        assert_eq!(seen(member.expect(&root, command.clone())), None, "{command}");
+    }
+    assert!(seen(member.expect(&root, stage(doc! {"allUsers": true}))).is_some());
+    let kill = |id: i64| doc! {"killOp": 1, "op": id, "$db": "admin"};
+    assert_eq!(code(&member, &other, kill(id)), Some(UNAUTHORIZED));
+    assert!(running.interrupt.check().is_ok());
+    member.expect(&other, kill(id + 1_000));
+    member.expect(&worker, kill(id));
+    assert!(running.interrupt.check().is_err());
+}
+
+/// A pipeline that begins with what belongs to the client may join nothing that the client may not read.
+#[test]
+fn a_pipeline_takes_the_right_to_read_what_it_joins() {
+    let member = Member::guarded();
+    let root = member.log_in("root", &[("root", "admin")]);
+    for database in ["db", "admin"] {
+        member.expect(&root, doc! {"insert": "c", "documents": [{"_id": 1}], "$db": database});
+    }
+    let nobody = member.log_in("nobody", &[]);
+    let monitor = member.log_in("monitor", &[("clusterMonitor", "admin")]);
+    let joins = [
+        doc! {"$lookup": {"from": "c", "pipeline": [], "as": "j"}},
+        doc! {"$unionWith": "c"},
+        doc! {"$unionWith": {"coll": "c", "pipeline": []}},
+        doc! {"$facet": {"f": [{"$unionWith": "c"}]}},
+        doc! {"$lookup": {"pipeline": [{"$documents": [{}]}, {"$unionWith": "c"}], "as": "j"}},
+        doc! {
+            "$graphLookup": {
+                "from": "c", "startWith": 1, "connectFromField": "_id", "connectToField": "_id",
+                "as": "j",
+            },
+        },
+    ];
+    for own in [doc! {"$currentOp": {}}, doc! {"$listLocalSessions": {}}] {
+        for (join, database) in joins.iter().zip(["db", "admin"].into_iter().cycle()) {
+            let stages = vec![own.clone(), join.clone()];
+            let aggregate = doc! {"aggregate": 1, "pipeline": stages, "cursor": {}};
+            let mut plain = aggregate.clone();
+            plain.insert("$db", database);
+            assert_eq!(code(&member, &nobody, plain.clone()), Some(UNAUTHORIZED), "{plain}");
+            let explain = doc! {"explain": aggregate, "$db": database};
+            assert_eq!(code(&member, &nobody, explain.clone()), Some(UNAUTHORIZED), "{explain}");
+        }
+    }
+    // The configuration of the set tells less than its history.
+    let history = doc! {
+        "aggregate": "system.replset", "pipeline": [{"$unionWith": "oplog.rs"}], "cursor": {},
+        "$db": "local",
+    };
+    assert_eq!(code(&member, &monitor, history), Some(UNAUTHORIZED));
+    let own = doc! {"aggregate": 1, "pipeline": [{"$currentOp": {}}], "cursor": {}, "$db": "admin"};
+    member.expect(&nobody, own.clone());
+    let mut elsewhere = own;
+    elsewhere.insert("$db", "db");
+    assert_eq!(code(&member, &nobody, elsewhere), Some(73));
+}
+
 #[test]
 fn an_explain_takes_the_rights_of_its_command() {
     let member = Member::guarded();

@@ -7,6 +7,7 @@
 
 mod bits;
 mod bounds;
+mod failure;
 mod parse;
 mod predicate;
 mod schema;
@@ -22,6 +23,7 @@ use crate::value::{DocumentRef, Path, ValueRef, is_truthy};
 
 pub use crate::regex::RegexMatcher;
 pub use bounds::{Bounds, Interval};
+pub use failure::failure;
 pub(crate) use parse::is_operator_document;
 pub(crate) use predicate::{Comparison, Condition, Predicate};
 pub(crate) use schema::Schema;

@@ -16,6 +16,7 @@ mod accumulator;
 mod bucket;
 mod chain;
 mod count;
+mod densify;
 mod depend;
 mod facet;
 mod fill;
@@ -34,6 +35,7 @@ mod system;
 mod unwind;
 mod window;
 mod window_frame;
+mod window_numbers;
 
 #[cfg(test)]
 mod tests;

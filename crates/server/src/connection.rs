@@ -8,7 +8,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Instant;
 
-use bson::{Document, RawDocument, RawDocumentBuf};
+use bson::{Bson, Document, RawDocument, RawDocumentBuf};
 use quorate_node::{Client, Command, CommandError, CommandFacts, ErrorCode, MAX_SHORT_BYTES};
 use quorate_protocol::OpTime;
 use quorate_wire::{
@@ -358,6 +358,7 @@ pub(crate) fn take_apart(message: &Message<'_>) -> Received {
                 (sequence.identifier().to_owned(), documents)
             });
             let command = Command::from_raw(msg.body(), sequences.collect());
+            let command = command.and_then(with_database);
             (msg.flags(), false, command)
         }
         Payload::Query(query) => {
@@ -384,6 +385,15 @@ pub(crate) fn take_apart(message: &Message<'_>) -> Received {
         legacy,
         compressed: message.compressed,
         command,
+    }
+}
+
+/// Refuses a message that does not say which database it is for.
+fn with_database(command: Command) -> Result<Command, CommandError> {
+    match command.body.get("$db") {
+        Some(Bson::String(_)) => Ok(command),
+        Some(_) => Err(CommandError::type_mismatch("$db must be a string")),
+        None => Err(CommandError::new(ErrorCode(40571), "OP_MSG requests require a $db argument")),
     }
 }
 

@@ -269,6 +269,17 @@ async fn connections_over_the_limit_are_told_so_and_closed() {
     server.stop().await;
 }
 
+/// Specification: OP_MSG, "Global Command Arguments". A command without a database would run on another than meant.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_names_its_database() {
+    let server = TestServer::start().await;
+    let mut client = TestClient::connect(&server).await;
+    assert_eq!(client.run(doc! {"ping": 1}).await.get_i32("code").unwrap(), 40571);
+    assert_eq!(client.run(doc! {"ping": 1, "$db": 5}).await.get_i32("code").unwrap(), 14);
+    let reply = client.run(doc! {"ping": 1, "$db": "db"}).await;
+    assert_eq!(reply.get_f64("ok").unwrap(), 1.0, "{reply}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_command_is_stopped_when_its_time_is_over() {
     let server = TestServer::start().await;

@@ -13,7 +13,7 @@ use quorate_query::pipeline::{Documents, Environment, Pipeline, StoredDocuments,
 
 use super::common::{
     CursorOptions, WriteConcern, check_collation, command_variables, open_change_stream,
-    open_cursor, sort_room,
+    open_cursor, sort_room, system_variables,
 };
 use super::diagnostics::visible_operations;
 use super::find::as_pipeline;
@@ -138,7 +138,7 @@ pub(super) fn read_view(
     stages: &[Bson],
 ) -> Result<Documents, CommandError> {
     let interrupt = request.interrupt.clone();
-    let variables = Variables::metered(request.node.next_seed(), request.meter().clone());
+    let variables = system_variables(request);
     let room = Room { meter: request.meter().clone(), scratch: None };
     let reading = Reading::new(request, namespace, stages, interrupt)?.with_room(room);
     Ok(reading.start(namespace, stages, &variables, None)?.documents)
@@ -197,6 +197,8 @@ pub(super) struct Reading {
     /// Whether credentials must be kept from pipelines.
     guarded: bool,
     room: Room,
+    /// What the stages of a joined view see.
+    variables: Variables,
 }
 
 /// What a stage about the server itself starts from. Gathered only for pipelines with one.
@@ -207,13 +209,19 @@ impl SystemFacts {
     fn gather(
         request: &Request<'_>,
         stage: &Document,
+        namespace: &Namespace,
         collection: Option<&Arc<Collection>>,
     ) -> Result<Self, CommandError> {
         let host = &request.node.options().host;
-        let name = stage.keys().next().map_or("", String::as_str);
-        Ok(Self(match (name, collection) {
-            ("$collStats", Some(found)) if found.view.is_none() => {
-                vec![statistics::stage_figures(request, found)?]
+        let Some((name, options)) = stage.iter().next() else { return Ok(Self::default()) };
+        if let ("$collStats" | "$indexStats", Some(found)) = (name.as_str(), collection) {
+            found.refuse_view()?;
+        }
+        Ok(Self(match (name.as_str(), collection) {
+            ("$collStats", found) => {
+                // Options that are no document are refused when the pipeline is parsed.
+                let Some(options) = options.as_document() else { return Ok(Self::default()) };
+                vec![statistics::stage_figures(request, namespace, found, options)?]
             }
             ("$indexStats", Some(found)) => {
                 let since = bson::DateTime::from_millis(request.node.started().wall.as_millis());
@@ -229,6 +237,12 @@ impl SystemFacts {
                 found.indexes.iter().map(describe).collect()
             }
             ("$listSessions" | "$listLocalSessions", _) => visible_sessions(request, stage)?,
+            ("$currentOp", _) if request.database != "admin" => {
+                return Err(CommandError::new(
+                    ErrorCode::INVALID_NAMESPACE,
+                    "$currentOp must be run against the 'admin' database with {aggregate: 1}",
+                ));
+            }
             ("$currentOp", _) => visible_operations(request, stage)?,
             _ => Vec::new(),
         }))
@@ -243,12 +257,9 @@ impl Reading {
         interrupt: InterruptSlot,
     ) -> Result<Self, CommandError> {
         let (collection, view) = request.read(namespace)?;
-        let facts = match (stages.first().and_then(Bson::as_document), collection) {
-            (Some(stage), Some(collection)) => {
-                SystemFacts::gather(request, stage, Some(&collection))?
-            }
-            (Some(stage), None) => SystemFacts::gather(request, stage, None)?,
-            _ => SystemFacts::default(),
+        let facts = match stages.first().and_then(Bson::as_document) {
+            Some(stage) => SystemFacts::gather(request, stage, namespace, collection.as_ref())?,
+            None => SystemFacts::default(),
         };
         Ok(Self {
             catalog: request.catalog(),
@@ -258,6 +269,7 @@ impl Reading {
             facts: Arc::new(facts),
             guarded: request.node.options().authentication,
             room: Room::default(),
+            variables: system_variables(request),
         })
     }
 
@@ -328,9 +340,7 @@ impl Reading {
             .map(|filter| Bson::from(doc! { "$match": filter.clone() }))
             .into_iter()
             .collect();
-        // A view has stages of its own, which count for the same operation.
-        let variables = Variables::metered(0, self.room.meter.clone());
-        Ok(self.start(&namespace, &stages, &variables, None)?.documents)
+        Ok(self.start(&namespace, &stages, &self.variables, None)?.documents)
     }
 }
 

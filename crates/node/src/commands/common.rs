@@ -7,6 +7,7 @@ use bson::{Bson, DateTime, Document, RawDocumentBuf};
 use quorate_query::expression::{Compiler, Variables};
 use quorate_query::matcher::Matcher;
 use quorate_query::value::DocumentRef;
+use quorate_wire::to_bson_timestamp;
 
 use crate::body::CommandBody;
 use crate::catalog::Collection;
@@ -102,14 +103,24 @@ pub(super) fn check_collation(fields: &Fields<'_>) -> Result<(), CommandError> {
     }
 }
 
-/// The variables that the expressions of a command see: the time, and its `let`.
+/// The variables that every expression of a command sees, those of the views that it reads too: the time, and the time
+/// of the set.
+pub(super) fn system_variables(request: &Request<'_>) -> Variables {
+    let now = DateTime::from_millis(request.context.now.wall.as_millis());
+    let seed = request.node.next_seed();
+    let variables = Variables::metered(seed, request.meter().clone()).with_now(now);
+    match request.node.newest_time() {
+        Some(time) => variables.with_cluster_time(to_bson_timestamp(time)),
+        None => variables,
+    }
+}
+
+/// The same, and those of the command's `let`.
 pub(super) fn command_variables(
     request: &Request<'_>,
     fields: &Fields<'_>,
 ) -> Result<Variables, CommandError> {
-    let now = DateTime::from_millis(request.context.now.wall.as_millis());
-    let seed = request.node.next_seed();
-    let mut variables = Variables::metered(seed, request.meter().clone()).with_now(now);
+    let mut variables = system_variables(request);
     if let Some(definitions) = fields.document("let")? {
         // Definitions may use constants and operators, not the document or each other.
         let compiler = Compiler::new(variables.clone());

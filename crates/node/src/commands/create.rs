@@ -1,13 +1,14 @@
 //! `create`, `collMod` and `renameCollection`.
 
+use std::collections::BTreeSet;
+
 use bson::spec::BinarySubtype;
 use bson::{Binary, Bson, Document, doc};
-use quorate_query::matcher::Matcher;
 use quorate_query::pipeline::Pipeline;
 
 use super::common::{WriteConcern, check_collation, command_variables, reply};
 use super::insert::check_writable;
-use crate::catalog::{Collection, ID_INDEX, Index};
+use crate::catalog::{Catalog, Collection, ID_INDEX, Index, Validator};
 use crate::change_stream::check_images_option;
 use crate::context::{Command, Outcome};
 use crate::dispatch::Request;
@@ -15,7 +16,7 @@ use crate::error::{CommandError, ErrorCode};
 use crate::fields::{Fields, check_known, to_raw};
 use crate::generic_arguments::is_generic;
 use crate::namespace::Namespace;
-use crate::plan::same_key;
+use crate::touched::joined;
 
 /// Options of `create` that are kept and shown by `listCollections`.
 const KEPT_OPTIONS: [&str; 9] = [
@@ -54,6 +55,7 @@ pub(super) fn create(request: &Request<'_>, command: Command) -> Result<Outcome,
             format!("Collection {namespace} already exists."),
         ));
     }
+    check_view_cycle(&writer.catalog(), &namespace, &options)?;
     writer.create_collection(&namespace, options)?;
     Ok(concern.reply(to_raw(&doc! { "ok": 1.0 })?, writer.last_commit()))
 }
@@ -150,7 +152,7 @@ fn check_view_options(fields: &Fields<'_>, options: &Document) -> Result<(), Com
 /// Refuses rules for documents that cannot be followed.
 fn check_validation(fields: &Fields<'_>) -> Result<(), CommandError> {
     if let Some(validator) = fields.document("validator")? {
-        Matcher::parse(validator)?;
+        Validator::parse(validator)?;
     }
     fields.one_of("validationLevel", &["off", "moderate", "strict"])?;
     fields.one_of("validationAction", &["error", "warn"])?;
@@ -175,6 +177,41 @@ fn check_view_pipeline(request: &Request<'_>, fields: &Fields<'_>) -> Result<(),
     Ok(())
 }
 
+/// Refuses a view that reads itself, by way of other views and of their joins too.
+fn check_view_cycle(
+    catalog: &Catalog,
+    namespace: &Namespace,
+    options: &Document,
+) -> Result<(), CommandError> {
+    let (mut reached, mut unseen) = (BTreeSet::new(), read_by_view(options)?);
+    while let Some(name) = unseen.pop() {
+        if name == namespace.collection {
+            return Err(CommandError::new(
+                ErrorCode(5),
+                format!("View cycle detected: {namespace} would read itself"),
+            ));
+        }
+        let next = Namespace { database: namespace.database.clone(), collection: name.clone() };
+        if reached.insert(name)
+            && let Some(known) = catalog.get(&next)
+        {
+            unseen.extend(read_by_view(&known.options)?);
+        }
+    }
+    Ok(())
+}
+
+/// The names of what a view with these options reads.
+fn read_by_view(options: &Document) -> Result<Vec<String>, CommandError> {
+    let Ok(on) = options.get_str("viewOn") else { return Ok(Vec::new()) };
+    let mut names = vec![on.to_owned()];
+    joined(options.get_array("pipeline").map_or(&[], Vec::as_slice), &mut |name| {
+        names.push(name.to_owned());
+        Ok(())
+    })?;
+    Ok(names)
+}
+
 pub(super) fn modify(request: &Request<'_>, command: Command) -> Result<Outcome, CommandError> {
     let namespace = request.namespace(&command)?;
     let fields = Fields::new(&command.body, "collMod");
@@ -195,6 +232,7 @@ pub(super) fn modify(request: &Request<'_>, command: Command) -> Result<Outcome,
             options.insert(name, value.clone());
         }
     }
+    check_view_cycle(&writer.catalog(), &namespace, &options)?;
     let mut altered =
         Collection::new(namespace, collection.ident, collection.uuid.clone(), options)?;
     altered.indexes.clone_from(&collection.indexes);
@@ -254,11 +292,14 @@ fn modify_index(
     let fields = Fields::new(change, "collMod.index");
     check_index_change(change, &fields)?;
     let (name, key) = (fields.string("name")?, fields.document("keyPattern")?);
-    let named = |index: &Index| {
-        name.is_some_and(|name| name == index.name)
-            || key.is_some_and(|key| same_key(key, &index.key()))
+    let found = match (name, key) {
+        (Some(name), _) => collection.index(name),
+        (None, Some(key)) => collection.index_with_key(key)?,
+        (None, None) => None,
     };
-    let place = collection.indexes.iter().position(|index| named(index)).ok_or_else(|| {
+    let ident = found.map(|index| index.ident);
+    let place = collection.indexes.iter().position(|index| Some(index.ident) == ident);
+    let place = place.ok_or_else(|| {
         CommandError::new(
             ErrorCode::INDEX_NOT_FOUND,
             format!("cannot find index for ns {}", collection.namespace),

@@ -90,12 +90,7 @@ fn delete_statement(
     let compiler = command_compiler(request, command)?;
     let matcher = Arc::new(Matcher::parse_with(query, &compiler)?);
     let Some(mut collection) = writer.collection(namespace) else { return Ok(0) };
-    if collection.view.is_some() {
-        return Err(CommandError::new(
-            ErrorCode::COMMAND_NOT_SUPPORTED_ON_VIEW,
-            format!("Namespace {namespace} is a view, not a collection"),
-        ));
-    }
+    collection.refuse_view()?;
     // The scan sees the state before the statement; every document is met once.
     let selection = Selection {
         hint: fields.raw("hint").cloned(),

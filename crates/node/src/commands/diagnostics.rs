@@ -15,6 +15,7 @@ use crate::fields::{Fields, to_raw, whole_number};
 use crate::generic_arguments::is_generic;
 use crate::operations::OperationId;
 use crate::profile::Profile;
+use crate::users::{Rights, session_owner};
 
 /// The version that clients are told, for those that decide by it. It goes with wire version 21.
 const COMPATIBLE_VERSION: &str = "7.0.0";
@@ -122,11 +123,9 @@ pub(super) fn current_operations(
         .map(|(name, value)| (name.to_owned(), value.clone()))
         .collect();
     let matcher = Matcher::parse(&filter)?;
-    let own = request.context.client.connection_id;
     let mut shown = Vec::new();
-    for operation in running_operations(request) {
-        let is_own = operation.get_i64("connectionId").is_ok_and(|id| id == own);
-        if (is_own || !own_only) && matcher.matches(&*to_raw(&operation)?)? {
+    for operation in running_operations(request, own_only) {
+        if matcher.matches(&*to_raw(&operation)?)? {
             shown.push(Bson::from(operation));
         }
     }
@@ -140,34 +139,43 @@ pub(super) fn current_operations(
 }
 
 /// What the stage `$currentOp` starts from: all users' commands for users that may see them, otherwise
-/// those of the own connection.
+/// those of the user.
 pub(super) fn visible_operations(
     request: &Request<'_>,
     stage: &Document,
 ) -> Result<Vec<Document>, CommandError> {
-    let mut operations = running_operations(request);
     let options = stage.get_document("$currentOp").ok();
-    if options.is_none_or(|options| options.get_bool("idleSessions").unwrap_or(true)) {
-        operations.extend(request.node.inactive_transactions(request.context.now));
+    let asks_for = |name: &str, otherwise: bool| {
+        options.map_or(otherwise, |options| options.get_bool(name).unwrap_or(otherwise))
+    };
+    let guarded = request.node.options().authentication;
+    if guarded && !asks_for("allUsers", false) {
+        return Ok(running_operations(request, true));
     }
-    if options.is_some_and(|options| options.get_bool("idleCursors").unwrap_or(false)) {
-        operations.extend(request.node.idle_streams(request.context.now)?);
-    }
-    if !request.node.options().authentication {
-        return Ok(operations);
-    }
-    if options.is_some_and(|options| options.get_bool("allUsers").unwrap_or(false)) {
+    if guarded {
         let question = Command::new(doc! { "currentOp": 1, "$db": "admin" });
         request.node.authorize(&request.context.client, &question)?;
-        return Ok(operations);
     }
-    let own = request.context.client.connection_id;
-    operations.retain(|operation| operation.get_i64("connectionId").is_ok_and(|id| id == own));
+    let mut operations = running_operations(request, false);
+    if asks_for("idleSessions", true) {
+        operations.extend(request.node.inactive_transactions(request.context.now));
+    }
+    if asks_for("idleCursors", false) {
+        operations.extend(request.node.idle_streams(request.context.now)?);
+    }
     Ok(operations)
 }
 
-fn running_operations(request: &Request<'_>) -> Vec<Document> {
-    request.node.operations().list(&request.node.options().host, request.context.now)
+/// The commands in progress, or those of the user who asks; without logins those of its connection.
+fn running_operations(request: &Request<'_>, own_only: bool) -> Vec<Document> {
+    let user = session_owner(request.node, &request.context.client).filter(|_| own_only);
+    let (host, now) = (&request.node.options().host, request.context.now);
+    let mut operations = request.node.operations().list(host, now, user.as_ref());
+    if own_only && user.is_none() {
+        let own = request.context.client.connection_id;
+        operations.retain(|operation| operation.get_i64("connectionId").is_ok_and(|id| id == own));
+    }
+    operations
 }
 
 pub(super) fn kill_operation(
@@ -180,8 +188,18 @@ pub(super) fn kill_operation(
             "Did not provide \"op\" field; currentOp shows it as opid",
         ));
     };
+    let client = &request.context.client;
+    let kills_all =
+        Rights::of(request.node, client)?.allow(Access::ClusterAdmin, &request.database);
+    // Users stop what they run themselves without a right.
+    let by = session_owner(request.node, client).filter(|_| !kills_all);
     // An operation that is gone has stopped, which is all that was asked for.
-    request.node.operations().kill(OperationId(id));
+    if request.node.operations().kill(OperationId(id), by.as_ref()) == Some(false) {
+        return Err(CommandError::new(
+            ErrorCode::UNAUTHORIZED,
+            "not authorized to kill what another user runs; it takes the role clusterAdmin",
+        ));
+    }
     reply(&doc! { "info": "attempting to kill op", "ok": 1.0 })
 }
 

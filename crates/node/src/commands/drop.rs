@@ -6,7 +6,7 @@ use super::common::WriteConcern;
 use crate::context::{Command, Outcome};
 use crate::dispatch::Request;
 use crate::error::{CommandError, ErrorCode};
-use crate::fields::to_raw;
+use crate::fields::{to_raw, whole_number};
 use crate::namespace::PROFILE_COLLECTION;
 
 pub(super) fn drop_collection(
@@ -45,6 +45,12 @@ pub(super) fn drop_database(
         return Err(CommandError::new(
             ErrorCode::ILLEGAL_OPERATION,
             format!("Dropping the '{}' database is prohibited.", request.database),
+        ));
+    }
+    if command.body.first().and_then(whole_number) != Some(1) {
+        return Err(CommandError::new(
+            ErrorCode(5255100),
+            "Have to pass 1 as 'dropDatabase' parameter",
         ));
     }
     let concern = WriteConcern::parse(&command)?;

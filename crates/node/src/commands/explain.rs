@@ -45,22 +45,27 @@ pub(super) fn explain(request: &Request<'_>, command: Command) -> Result<Outcome
         .next()
         .map(|(name, argument)| (name.clone(), argument.clone()))
         .ok_or_else(|| CommandError::bad_value("explain needs a command"))?;
-    if let Some(facts) = command_table::find(&name) {
-        generic_arguments::check_fields(facts, &CommandBody::from(inner.clone()))?;
-    }
+    let facts = command_table::find(&name).ok_or_else(|| {
+        CommandError::new(
+            ErrorCode::COMMAND_NOT_FOUND,
+            format!("Explain failed due to unknown command: {name}"),
+        )
+    })?;
+    generic_arguments::check_fields(facts, &CommandBody::from(inner.clone()))?;
+    check_inner_database(request, &inner)?;
     let inner_fields = Fields::new(&inner, &name);
     if name == "aggregate" {
         let target = Target::of(request, Some(&argument))?;
         let stages = inner_fields.array("pipeline")?.unwrap_or_default();
         return explain_aggregate(request, &target, stages, &inner_fields);
     }
-    let namespace = Namespace::new(&request.database, argument.as_str().unwrap_or(""))?;
-    let Some((_, query_field)) = EXPLAINABLE.iter().find(|(known, _)| *known == name) else {
+    let Some((_, query_field)) = EXPLAINABLE.iter().find(|(known, _)| *known == facts.name) else {
         return Err(CommandError::new(
-            ErrorCode::COMMAND_NOT_FOUND,
-            format!("Explain failed due to unknown command: {name}"),
+            ErrorCode::ILLEGAL_OPERATION,
+            format!("Cannot explain cmd: {name}"),
         ));
     };
+    let namespace = Namespace::new(&request.database, argument.as_str().unwrap_or(""))?;
     if name == "find" && is_view(request, &namespace) {
         let target = Target { namespace, whole_database: false };
         return explain_aggregate(request, &target, &as_pipeline(&inner_fields)?, &inner_fields);
@@ -92,6 +97,21 @@ pub(super) fn explain(request: &Request<'_>, command: Command) -> Result<Outcome
     answer.insert("serverInfo", server(request));
     answer.insert("ok", 1.0);
     reply(&answer)
+}
+
+/// Refuses a command for another database than that of the `explain` around it.
+fn check_inner_database(request: &Request<'_>, inner: &Document) -> Result<(), CommandError> {
+    match inner.get("$db") {
+        None => Ok(()),
+        Some(Bson::String(database)) if *database == request.database => Ok(()),
+        Some(other) => Err(CommandError::new(
+            ErrorCode::INVALID_NAMESPACE,
+            format!(
+                "Mismatched $db in explain command. Expected {} but got {other}",
+                request.database
+            ),
+        )),
+    }
 }
 
 /// The plan of the leading stages that are a query.

@@ -57,6 +57,12 @@ pub(super) fn find_and_modify(
     let query = fields.document("query")?.cloned().unwrap_or_default();
     let matcher = Arc::new(Matcher::parse_with(&query, &compiler)?);
     let projection = match fields.document("fields")? {
+        // What the query matched need not be in the new document.
+        Some(wanted) if new && wanted.keys().any(|name| name.ends_with(".$")) => {
+            return Err(CommandError::bad_value(
+                "cannot use a positional projection and return the new document",
+            ));
+        }
         Some(wanted) if !wanted.is_empty() => {
             Some(Projection::parse_find_with(wanted, &matcher, &compiler)?)
         }

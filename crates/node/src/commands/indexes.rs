@@ -62,8 +62,19 @@ pub(super) fn create_indexes(
     let before = collection.indexes.len();
     let mut commit = writer.last_commit();
     drop(writer);
+    let mut made = Vec::new();
     for spec in specs {
-        (collection, commit) = create_index(request, &namespace, spec, commit)?;
+        let (name, known) = (spec.get_str("name").unwrap_or("").to_owned(), collection.clone());
+        match create_index(request, &namespace, spec, commit) {
+            Ok(done) => (collection, commit) = done,
+            Err(error) => {
+                take_back(request, &namespace, &made);
+                return Err(error);
+            }
+        }
+        if known.index(&name).is_none() && collection.index(&name).is_some() {
+            made.push(name);
+        }
     }
     let after = collection.indexes.len();
     let mut answer = doc! {
@@ -76,6 +87,22 @@ pub(super) fn create_indexes(
     }
     answer.insert("ok", 1.0);
     Ok(concern.reply(to_raw(&answer)?, commit))
+}
+
+/// Drops the indexes that a command has made before another one failed: all of them are made, or none. If one cannot be
+/// dropped, as by a member that is primary no longer, it stays.
+fn take_back(request: &Request<'_>, namespace: &Namespace, made: &[String]) {
+    // A transaction ends with the error, and takes everything back.
+    if made.is_empty() || request.transaction.is_some() {
+        return;
+    }
+    let mut writer = request.write();
+    let Ok(Some(mut collection)) = writer.unused_collection(namespace) else { return };
+    for name in made.iter().rev() {
+        if collection.index(name).is_some() {
+            let _ = writer.drop_index(&mut collection, name);
+        }
+    }
 }
 
 /// Creates one index, if it is not there. Returns the collection, and the newest commit.
@@ -285,15 +312,28 @@ fn plain(direction: &Bson) -> String {
     }
 }
 
-/// The options of an index that make it what it is. One that is off is as if it were absent, and whether queries pass the
-/// index over can be changed at any time.
-fn meant(spec: &Document) -> Bson {
-    let is_meant = |(name, value): &(&String, &Bson)| match name.as_str() {
-        "v" | "ns" | "key" | "name" | "background" | "hidden" => false,
-        "unique" | "sparse" => is_truthy(*value),
-        _ => true,
-    };
-    let options: BTreeMap<&String, &Bson> = spec.iter().filter(is_meant).collect();
+/// The options of an index that two indexes with the same fields may differ in. One that is off is as if it were absent.
+/// The manual: since 5.0 indexes that differ in them are different ones.
+fn identity(spec: &Document) -> (bool, bool, Option<&Bson>) {
+    let is_on = |name: &str| spec.get(name).is_some_and(is_truthy);
+    (is_on("unique"), is_on("sparse"), spec.get("partialFilterExpression"))
+}
+
+/// The options of an index besides those. Whether queries pass the index over can be changed at any time.
+fn other_options(spec: &Document) -> Bson {
+    const NOT_COMPARED: [&str; 9] = [
+        "v",
+        "ns",
+        "key",
+        "name",
+        "background",
+        "hidden",
+        "unique",
+        "sparse",
+        "partialFilterExpression",
+    ];
+    let is_compared = |(name, _): &(&String, &Bson)| !NOT_COMPARED.contains(&name.as_str());
+    let options: BTreeMap<&String, &Bson> = spec.iter().filter(is_compared).collect();
     Bson::Document(options.into_iter().map(|(name, value)| (name.clone(), value.clone())).collect())
 }
 
@@ -304,34 +344,52 @@ fn already_there(collection: &Collection, spec: &Document) -> Result<bool, Comma
     if same_key(&key, &doc! { "_id": 1 }) {
         return Ok(true);
     }
+    let refused = |code: ErrorCode, why: String| Err(CommandError::new(code, why));
     for index in &collection.indexes {
-        let (same_name, same_fields) = (index.name == name, same_key(&index.key(), &key));
-        let same_options = equal(&meant(&index.spec), &meant(spec));
-        match (same_name, same_fields) {
-            (true, true) if same_options => return Ok(true),
+        let is_same = same_key(&index.key(), &key) && same_identity(&index.spec, spec);
+        match (index.name == name, is_same) {
+            (true, true) if equal(&other_options(&index.spec), &other_options(spec)) => {
+                return Ok(true);
+            }
+            (true, true) => {
+                return refused(
+                    ErrorCode::INDEX_OPTIONS_CONFLICT,
+                    format!(
+                        "An equivalent index already exists with the same name but different \
+                         options. Requested index: {spec}, existing index: {}",
+                        index.spec
+                    ),
+                );
+            }
             (true, false) => {
-                return Err(CommandError::new(
+                return refused(
                     ErrorCode::INDEX_KEY_SPECS_CONFLICT,
                     format!(
                         "An existing index has the same name as the requested index. Requested \
                          index: {spec}, existing index: {}",
                         index.spec
                     ),
-                ));
+                );
             }
-            (_, true) => {
-                return Err(CommandError::new(
+            (false, true) => {
+                return refused(
                     ErrorCode::INDEX_OPTIONS_CONFLICT,
-                    format!(
-                        "Index already exists with a different name or options: {}",
-                        index.name
-                    ),
-                ));
+                    format!("Index already exists with a different name: {}", index.name),
+                );
             }
             (false, false) => {}
         }
     }
     Ok(false)
+}
+
+fn same_identity(left: &Document, right: &Document) -> bool {
+    let ((unique, sparse, partial), other) = (identity(left), identity(right));
+    let same_filter = match (partial, other.2) {
+        (Some(left), Some(right)) => equal(left, right),
+        (left, right) => left.is_none() && right.is_none(),
+    };
+    (unique, sparse) == (other.0, other.1) && same_filter
 }
 
 pub(super) fn list_indexes(
@@ -344,12 +402,7 @@ pub(super) fn list_indexes(
     let fields = Fields::new(&command.body, "listIndexes");
     check_uuid(&fields, &namespace, found.map(|found| &**found))?;
     let collection = found.ok_or_else(|| not_found(&namespace))?;
-    if collection.view.is_some() {
-        return Err(CommandError::new(
-            ErrorCode::COMMAND_NOT_SUPPORTED_ON_VIEW,
-            format!("Namespace {namespace} is a view, not a collection"),
-        ));
-    }
+    collection.refuse_view()?;
     let specs = collection.indexes.iter().map(|index| index.spec.clone()).collect();
     open_list(request, namespace, specs, &command.body)
 }
@@ -365,6 +418,7 @@ pub(super) fn drop_indexes(
     let mut collection = writer.unused_collection(&namespace)?.ok_or_else(|| {
         CommandError::new(ErrorCode::NAMESPACE_NOT_FOUND, format!("ns not found {namespace}"))
     })?;
+    collection.refuse_view()?;
     let before = collection.indexes.len();
     for name in named_indexes(&collection, fields.raw("index"))? {
         writer.drop_index(&mut collection, &name)?;
@@ -399,7 +453,7 @@ fn named_indexes(
             names.iter().map(|name| by_name(name.as_str().unwrap_or(""))).collect::<Result<_, _>>()
         }
         Some(Bson::Document(key)) => {
-            let found = collection.indexes.iter().find(|index| same_key(&index.key(), key));
+            let found = collection.index_with_key(key)?;
             match found {
                 Some(index) => Ok(vec![by_name(&index.name)?]),
                 None => Err(CommandError::new(

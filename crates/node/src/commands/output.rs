@@ -18,7 +18,7 @@ use crate::dispatch::Request;
 use crate::error::{CommandError, ErrorCode};
 use crate::fields::to_raw;
 use crate::namespace::Namespace;
-use crate::repeated_fields::rewrite;
+use crate::repeated_fields::{self, rewrite};
 use crate::replication::{Commit, takes_back};
 use crate::select::Selection;
 use crate::writer::Writer;
@@ -61,12 +61,8 @@ impl Sink<'_, '_> {
     fn target(&self, database: Option<&str>, name: &str) -> Result<Namespace, CommandError> {
         let namespace = Namespace::new(database.unwrap_or(&self.request.database), name)?;
         check_writable(&namespace)?;
-        let catalog = self.request.node.catalog();
-        if catalog.get(&namespace).is_some_and(|found| found.view.is_some()) {
-            return Err(CommandError::new(
-                ErrorCode::COMMAND_NOT_SUPPORTED_ON_VIEW,
-                format!("Namespace {namespace} is a view, not a collection"),
-            ));
+        if let Some(found) = self.request.node.catalog().get(&namespace) {
+            found.refuse_view()?;
         }
         Ok(namespace)
     }
@@ -207,7 +203,7 @@ impl Sink<'_, '_> {
                     return Err(matched(merge, document));
                 }
                 let environment: Arc<dyn Environment> = Arc::new(self.reading.clone());
-                let before = Document::try_from(&*found.document)?;
+                let before = repeated_fields::parse(&found.document)?;
                 let after = merge.combine(&before, document, &environment, self.variables)?;
                 let Some(mut after) = after else { return Ok(()) };
                 if let Some(id) = before.get("_id") {

@@ -11,7 +11,6 @@ use quorate_wire::to_bson_date_time;
 
 use super::common::reply;
 use super::create::not_found;
-use crate::body::CommandBody;
 use crate::catalog::Collection;
 use crate::context::{Command, Outcome};
 use crate::cursors::CursorStatistics;
@@ -19,6 +18,7 @@ use crate::dispatch::Request;
 use crate::error::{CommandError, ErrorCode};
 use crate::fields::Fields;
 use crate::index_sizes::index_size;
+use crate::namespace::Namespace;
 use crate::records::{View, index_entry, parse_record};
 use crate::replication::append_hello;
 use crate::writer::{Totals, index_keys_of};
@@ -135,7 +135,7 @@ pub(super) fn collection_statistics(
     command: Command,
 ) -> Result<Outcome, CommandError> {
     let namespace = request.namespace(&command)?;
-    let scale = scale(&command.body)?;
+    let scale = scale(&Fields::new(&command.body, "collStats"))?;
     let Some(collection) = request.node.catalog().get(&namespace).cloned() else {
         return reply(&doc! {
             "ns": namespace.to_string(), "size": 0, "count": 0, "storageSize": 0, "nindexes": 0,
@@ -143,6 +143,7 @@ pub(super) fn collection_statistics(
             "ok": 1.0,
         });
     };
+    collection.refuse_view()?;
     let totals = request.totals(&collection)?;
     let mut answer = doc! { "ns": namespace.to_string() };
     answer.extend(figures(request, &collection, totals, scale)?);
@@ -150,19 +151,40 @@ pub(super) fn collection_statistics(
     reply(&answer)
 }
 
-/// What `$collStats` starts from.
+/// What `$collStats` starts from: the sections that are asked for.
 pub(super) fn stage_figures(
     request: &Request<'_>,
-    collection: &Collection,
+    namespace: &Namespace,
+    collection: Option<&Arc<Collection>>,
+    options: &Document,
 ) -> Result<Document, CommandError> {
-    let totals = request.totals(collection)?;
-    Ok(doc! {
-        "ns": collection.namespace.to_string(),
+    let fields = Fields::new(options, "$collStats");
+    let mut answer = doc! {
+        "ns": namespace.to_string(),
         "host": &request.node.options().host,
         "localTime": to_bson_date_time(request.context.now.wall),
-        "count": totals.documents as i64,
-        "storageStats": figures(request, collection, totals, 1)?,
-    })
+    };
+    if let Some(section) = ["latencyStats", "queryExecStats"].into_iter().find(|it| fields.has(it))
+    {
+        return Err(CommandError::new(
+            ErrorCode::COMMAND_NOT_SUPPORTED,
+            format!("$collStats with {section} is not offered; use profile and system.profile"),
+        ));
+    }
+    let (storage, count) = (fields.document("storageStats")?, fields.document("count")?);
+    if storage.is_none() && count.is_none() {
+        return Ok(answer);
+    }
+    let collection = collection.ok_or_else(|| not_found(namespace))?;
+    let totals = request.totals(collection)?;
+    if let Some(storage) = storage {
+        let scale = scale(&Fields::new(storage, "$collStats.storageStats"))?;
+        answer.insert("storageStats", figures(request, collection, totals, scale)?);
+    }
+    if count.is_some() {
+        answer.insert("count", totals.documents as i64);
+    }
+    Ok(answer)
 }
 
 fn figures(
@@ -200,8 +222,8 @@ fn figures(
     Ok(figures)
 }
 
-fn scale(command: &CommandBody) -> Result<i64, CommandError> {
-    match Fields::new(command, "collStats").integer("scale")? {
+fn scale(fields: &Fields<'_>) -> Result<i64, CommandError> {
+    match fields.integer("scale")? {
         Some(scale) if scale < 1 => Err(CommandError::bad_value("scale has to be > 0")),
         Some(scale) => Ok(scale),
         None => Ok(1),
@@ -212,7 +234,7 @@ pub(super) fn database_statistics(
     request: &Request<'_>,
     command: Command,
 ) -> Result<Outcome, CommandError> {
-    let scale = scale(&command.body)?;
+    let scale = scale(&Fields::new(&command.body, "dbStats"))?;
     let catalog = request.node.catalog();
     let (mut totals, mut indexes, mut index_bytes) = (Totals::default(), 0, 0);
     let (mut collections, mut views) = (0, 0);
@@ -258,6 +280,7 @@ pub(super) fn validate(request: &Request<'_>, command: Command) -> Result<Outcom
         ));
     }
     if let Some(collection) = request.node.catalog().get(&namespace) {
+        collection.refuse_view()?;
         request.totals(collection)?;
     }
     // No writer commits meanwhile: documents, entries and totals are of one moment.

@@ -22,7 +22,7 @@ use crate::error::{CommandError, ErrorCode};
 use crate::fields::{Fields, check_known, to_raw};
 use crate::finder::Found;
 use crate::namespace::Namespace;
-use crate::repeated_fields::rewrite;
+use crate::repeated_fields::{self, rewrite};
 use crate::select::Selection;
 use crate::writer::{Telling, Writer};
 
@@ -193,7 +193,7 @@ impl ParsedUpdate {
                 return Ok(Some(Changed { before, after, told_as, whole, is_part: true }));
             }
         }
-        let before = Document::try_from(&*found.document)?;
+        let before = repeated_fields::parse(&found.document)?;
         let change = self.update.change(&before, &context)?;
         let Some(Change { after, told_as }) = change else { return Ok(None) };
         let whole = rewrite(&found.document, (&before, &after), &told_as)?;

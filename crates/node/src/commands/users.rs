@@ -225,6 +225,7 @@ fn credentials(
 ) -> Result<Document, CommandError> {
     let wanted = match fields.array("mechanisms")? {
         None => Mechanism::ALL.to_vec(),
+        Some([]) => return Err(CommandError::bad_value("mechanisms field must not be empty")),
         Some(names) => names
             .iter()
             .map(|name| name.as_str().and_then(Mechanism::from_name))

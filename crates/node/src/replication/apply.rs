@@ -14,6 +14,7 @@ use quorate_query::diff::ToldAs;
 use quorate_storage::key::RecordId;
 
 use super::Replication;
+use super::clone::replaced_by;
 use super::entry::{
     damaged, document_of, entry_position, namespace_of, object_of, operation_of, session_in,
     uuid_of,
@@ -361,8 +362,11 @@ impl Writer<'_> {
             "renameCollection" => {
                 let to = command.get_str("to").map_err(|_| damaged("o.to"))?;
                 let to = Namespace::parse(to)?;
+                let replaced = self.collection(&to).map(|there| there.uuid.clone());
                 match fit {
                     Fit::Relaxed => self.rename_copied(&collection, &to, &command),
+                    // Only what the entry names may give way.
+                    Fit::Exact if replaced != replaced_by(&command) => self.misfit(fit, entry),
                     Fit::Exact => self.rename_collection(&collection, &to),
                 }
             }

@@ -237,7 +237,7 @@ fn is_aside(collection: &Collection) -> bool {
 }
 
 /// The collection that gives way to the one that an entry renames.
-fn replaced_by(command: &Document) -> Option<Binary> {
+pub(super) fn replaced_by(command: &Document) -> Option<Binary> {
     match command.get("dropTarget") {
         Some(Bson::Binary(uuid)) => Some(uuid.clone()),
         _ => None,

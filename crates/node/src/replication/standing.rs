@@ -7,9 +7,10 @@
 //! lock of the value, so that it sees the values in their order.
 
 use std::collections::VecDeque;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard};
 
-use quorate_protocol::{OpTime, OpTimeAndWallTime, Term};
+use quorate_protocol::{OpTime, OpTimeAndWallTime, Term, Timestamp};
 use quorate_storage::CommitSequence;
 
 use super::flow::FlowControl;
@@ -146,6 +147,11 @@ impl Replication {
         guard(&self.log).standing
     }
 
+    /// The time of the last entry; zero before there is one.
+    pub(crate) fn newest(&self) -> Timestamp {
+        Timestamp::from_u64(self.newest.load(Ordering::Relaxed))
+    }
+
     /// What majority reads see, and where that stands; none before anything is known to be committed.
     pub(crate) fn majority_view(&self) -> Option<Arc<Moment>> {
         guard(&self.log).majority.clone()
@@ -161,6 +167,7 @@ impl Replication {
         let mut log = guard(&self.log);
         let before = log.standing;
         let result = change(&mut log);
+        self.newest.store(log.standing.last.op_time.timestamp.as_u64(), Ordering::Relaxed);
         self.publish_standing(&log, &before);
         result
     }

@@ -24,11 +24,7 @@ impl Writer<'_> {
         namespace: &Namespace,
     ) -> Result<Arc<Collection>, CommandError> {
         match self.collection(namespace) {
-            Some(collection) if collection.view.is_some() => Err(CommandError::new(
-                ErrorCode::COMMAND_NOT_SUPPORTED_ON_VIEW,
-                format!("Namespace {namespace} is a view, not a collection"),
-            )),
-            Some(collection) => Ok(collection),
+            Some(collection) => collection.refuse_view().map(|()| collection),
             None => self.create_collection(namespace, Document::new()),
         }
     }
@@ -125,7 +121,9 @@ impl Writer<'_> {
         target: &Namespace,
     ) -> Result<(), CommandError> {
         let mut command = doc! {
-            "renameCollection": collection.namespace.to_string(), "to": target.to_string(),
+            "renameCollection": collection.namespace.to_string(),
+            "to": target.to_string(),
+            "stayTemp": false,
         };
         let replaced = self.collection(target);
         if let Some(replaced) = &replaced {

@@ -1,9 +1,11 @@
 //! What may be stored, and under which keys an index holds it.
 
 use bson::{Bson, Document, RawBsonRef, RawDocument};
+use quorate_query::matcher::failure;
 use quorate_query::value::DocumentRef;
 
-use crate::catalog::{Collection, Index};
+use crate::catalog::{Collection, Index, Validator};
+use crate::context::Now;
 use crate::error::{CommandError, ErrorCode};
 use crate::index_keys::{DocumentKeys, document_keys};
 use crate::structure::{Depth, check_document_bytes, malformed};
@@ -116,6 +118,7 @@ pub(super) fn check_validator(
     collection: &Collection,
     document: &RawDocument,
     replaced: Option<&RawDocument>,
+    now: Now,
 ) -> Result<(), CommandError> {
     let Some(validator) = &collection.validator else { return Ok(()) };
     let action = collection.options.get_str("validationAction").unwrap_or("error");
@@ -124,17 +127,17 @@ pub(super) fn check_validator(
         return Ok(());
     }
     if let (Some(old), "moderate") = (replaced, level)
-        && !validator.matches(DocumentRef::Raw(old))?
+        && !validator.accepts(old, now)?
     {
         return Ok(());
     }
-    if !validator.matches(DocumentRef::Raw(document))? {
+    if !validator.accepts(document, now)? {
         let mut error =
             CommandError::new(ErrorCode::DOCUMENT_VALIDATION_FAILURE, "Document failed validation");
         let id = document.get("_id").ok().flatten().and_then(|id| Bson::try_from(id).ok());
         let rules = collection.options.get_document("validator").cloned().unwrap_or_default();
-        let operator = rules.keys().next().cloned();
-        let details = bson::doc! { "operatorName": operator, "specifiedAs": rules };
+        let compiler = Validator::compiler(Some(now));
+        let details = failure(&rules, DocumentRef::Raw(document), &compiler);
         let info = bson::doc! { "failingDocumentId": id, "details": details };
         error.details.insert("errInfo", info);
         return Err(error);

@@ -19,6 +19,7 @@ use crate::error::CommandError;
 use crate::fields::to_raw;
 use crate::namespace::Namespace;
 use crate::records::EMPTY_DOCUMENT;
+use crate::repeated_fields;
 use crate::replication::takes_back;
 
 /// The database whose changes are its member's own business.
@@ -121,7 +122,7 @@ impl Writer<'_> {
         let told_as = telling.told_as;
         let told = match telling.versions {
             Some((old, new)) => told(old, new, told_as),
-            None => told(&Document::try_from(old)?, &Document::try_from(new)?, told_as),
+            None => told(&repeated_fields::parse(old)?, &repeated_fields::parse(new)?, told_as),
         };
         let delta = match told {
             Told::Nothing => return Ok(()),

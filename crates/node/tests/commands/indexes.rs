@@ -404,9 +404,75 @@ fn an_index_may_be_asked_for_again_in_other_words() {
     }
     member.ok(doc! {"collMod": "c", "index": {"name": "a_1", "hidden": true}});
     member.ok(ask(doc! {"expireAfterSeconds": 60}));
-    for other in
-        [doc! {}, doc! {"expireAfterSeconds": 61}, doc! {"expireAfterSeconds": 60, "unique": true}]
-    {
+    for other in [doc! {}, doc! {"expireAfterSeconds": 61}] {
         assert_eq!(member.code(ask(other)), 85);
     }
+    // That is another index, whose name is taken.
+    assert_eq!(member.code(ask(doc! {"expireAfterSeconds": 60, "unique": true})), 86);
+}
+
+/// The manual, partial, sparse and unique indexes: since 5.0 the same fields may have several indexes, which differ in
+/// that.
+#[test]
+fn the_same_fields_may_have_indexes_of_several_kinds() {
+    let member = Member::new();
+    member.insert("c", vec![doc! {"_id": 1, "a": 1, "b": 1}, doc! {"_id": 2, "a": 1, "b": 9}]);
+    let create = |name: &str, options: Document| {
+        let mut index = doc! {"key": {"a": 1}, "name": name};
+        index.extend(options);
+        doc! {"createIndexes": "c", "indexes": [index]}
+    };
+    member.ok(create("plain", doc! {}));
+    let large = doc! {"partialFilterExpression": {"b": {"$gt": 5}}};
+    member.ok(create("large", large.clone()));
+    member.ok(create("small", doc! {"partialFilterExpression": {"b": {"$lt": 5}}}));
+    member.ok(create("sparse", doc! {"sparse": true}));
+    let mut unique = large.clone();
+    unique.insert("unique", true);
+    member.ok(create("unique", unique));
+    member.validate("c");
+    assert_eq!(member.code(create("other", large.clone())), 85, "it has another name");
+    assert_eq!(member.code(create("plain", large.clone())), 86, "the name is another index's");
+    assert_eq!(member.code(create("plain", doc! {"expireAfterSeconds": 5})), 85);
+    let found = |hint: Bson, filter: Document| {
+        member.run(doc! {"find": "c", "filter": filter, "hint": hint})
+    };
+    let ids = |name: &str, filter: Document| {
+        let reply = found(name.into(), filter);
+        member.drain(reply, "c").iter().map(|it| it.get_i32("_id").unwrap()).collect::<Vec<_>>()
+    };
+    assert_eq!(ids("plain", doc! {"a": 1}), [1, 2]);
+    assert_eq!(ids("large", doc! {"a": 1, "b": {"$gt": 6}}), [2]);
+    assert_eq!(ids("small", doc! {"a": 1, "b": {"$lt": 4}}), [1]);
+    // Fields alone name none of them.
+    let key = doc! {"a": 1};
+    assert_eq!(found(key.clone().into(), key.clone()).get_i32("code").unwrap(), 181);
+    assert_eq!(member.code(doc! {"dropIndexes": "c", "index": key.clone()}), 181);
+    let hide = doc! {"collMod": "c", "index": {"keyPattern": key, "hidden": true}};
+    assert_eq!(member.code(hide), 181);
+    let duplicate = member.run(doc! {"insert": "c", "documents": [{"_id": 3, "a": 1, "b": 8}]});
+    assert!(duplicate.contains_key("writeErrors"), "{duplicate}");
+    member.insert("c", vec![doc! {"_id": 4, "a": 1, "b": 2}]);
+    member.validate("c");
+}
+
+/// The manual, `createIndexes`: either all of the indexes are made or none.
+#[test]
+fn one_command_makes_all_of_its_indexes_or_none() {
+    let member = Member::new();
+    member.insert("c", vec![doc! {"_id": 1, "a": 1, "b": 1}, doc! {"_id": 2, "a": 2, "b": 1}]);
+    let index =
+        |field: &str, unique: bool| doc! {"key": {field: 1}, "name": field, "unique": unique};
+    let create = |indexes: Vec<Document>| doc! {"createIndexes": "c", "indexes": indexes};
+    let names = || -> Vec<String> {
+        let listed = member.drain(member.ok(doc! {"listIndexes": "c"}), "c");
+        listed.iter().map(|it| it.get_str("name").unwrap().to_owned()).collect()
+    };
+    member.ok(create(vec![index("x", false)]));
+    let failing = vec![index("x", false), index("a", true), index("y", false), index("b", true)];
+    assert_eq!(member.code(create(failing)), 11000);
+    assert_eq!(names(), ["_id_", "x"], "what was there before stays");
+    member.ok(create(vec![index("a", true), index("y", false)]));
+    assert_eq!(names(), ["_id_", "x", "a", "y"]);
+    member.validate("c");
 }

@@ -3,9 +3,13 @@
 #![allow(clippy::unwrap_used, reason = "a panic is the report")]
 
 mod indexes;
+mod odd_documents;
 mod output;
+mod refusals;
 #[path = "../support/mod.rs"]
 mod support;
+mod validators;
+mod views;
 
 use bson::{Bson, Document, doc};
 use proptest::prelude::*;

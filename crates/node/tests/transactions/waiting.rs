@@ -208,7 +208,9 @@ fn a_write_that_waited_finds_a_document_that_was_removed_and_inserted_again() {
 fn a_write_to_several_documents_finds_one_that_was_removed_and_inserted_again() {
     let some: Vec<i32> = (0..3).collect();
     let many: Vec<i32> = (0..200).collect();
-    for ids in [some, many] {
+    // More than an index is read for in as many ranges.
+    let most: Vec<i32> = (0..1100).collect();
+    for ids in [some, many, most] {
         let q = doc! { "_id": { "$in": &ids } };
         let writes = [
             doc! { "update": "c", "updates": [{ "q": q.clone(), "u": { "$inc": { "y": 1 } }, "multi": true }] },
@@ -308,6 +310,36 @@ fn a_rename_waits_for_transactions_on_both_sides() {
         renaming.join().unwrap();
     });
     assert_eq!(find(&member, "d"), [doc! { "_id": 1, "x": 1 }]);
+    check_follower(&member);
+}
+
+/// While `dropDatabase` waits for a transaction on one collection, another one begins on a collection that was free. It
+/// waits for both, and nothing goes before.
+#[test]
+fn drop_database_waits_until_all_collections_are_free_at_once() {
+    let member = primary();
+    insert(&member, "c", vec![doc! { "_id": 1 }]);
+    insert(&member, "d", vec![doc! { "_id": 1 }]);
+    let mut first = Session::start(&member, 1, 1);
+    first.ok(doc! { "insert": "d", "documents": [{ "_id": 2 }] });
+    std::thread::scope(|threads| {
+        let member = &member;
+        let dropping = threads.spawn(move || plain(member, doc! { "dropDatabase": 1 }));
+        while waits(member) == 0 {
+            std::thread::yield_now();
+        }
+        let mut second = Session::start(member, 2, 1);
+        second.ok(update(1, doc! { "$set": { "x": 1 } }));
+        first.commit();
+        while waits(member) < 2 {
+            assert!(!dropping.is_finished(), "it did not wait");
+            std::thread::yield_now();
+        }
+        assert_eq!(find(member, "c").len() + find(member, "d").len(), 3, "nothing is dropped yet");
+        second.commit();
+        dropping.join().unwrap();
+    });
+    assert!(find(&member, "c").is_empty() && find(&member, "d").is_empty());
     check_follower(&member);
 }
 

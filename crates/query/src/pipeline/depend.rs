@@ -162,16 +162,16 @@ fn count(stage: &Stage, needed: &mut Dependencies) -> bool {
             window.depend(needed);
             false
         }
+        Stage::Densify(densify) => {
+            densify.depend(needed);
+            false
+        }
         Stage::GraphLookup(lookup) => {
             lookup.depend(needed);
             false
         }
         Stage::Lookup(lookup) => {
-            needed.path(&lookup.into.dotted());
-            if let Some((local, _)) = &lookup.equality {
-                needed.path(&local.dotted());
-            }
-            lookup.variables.iter().for_each(|(_, value)| needed.expression(value));
+            lookup.depend(needed);
             false
         }
         Stage::Facet(facets) => {

@@ -14,7 +14,7 @@ use super::stage::{Flow, Step};
 use super::unwind::set;
 use super::{Documents, Pipeline, Run};
 use crate::error::QueryError;
-use crate::expression::{Expression, FieldPath, Variables, approximate_size, cost};
+use crate::expression::{Dependencies, Expression, FieldPath, Variables, approximate_size, cost};
 use crate::matcher::Matcher;
 use crate::meter::{Charge, Kept};
 use crate::value::{DocumentRef, GroupKey, LeafArrays, Path, ValueRef};
@@ -122,6 +122,15 @@ fn keys_of(document: &Document, path: &Path) -> Vec<GroupKey> {
 }
 
 impl Lookup {
+    /// Counts what the stage reads of its own documents.
+    pub(super) fn depend(&self, needed: &mut Dependencies) {
+        needed.path(&self.into.dotted());
+        if let Some((local, _)) = &self.equality {
+            needed.path(&local.dotted());
+        }
+        self.variables.iter().for_each(|(_, value)| needed.expression(value));
+    }
+
     fn apply(
         &self,
         mut document: Document,

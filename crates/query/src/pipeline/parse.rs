@@ -3,6 +3,7 @@
 use bson::{Bson, Document};
 
 use super::bucket::{self, BucketAuto};
+use super::densify::Densify;
 use super::depend::of_query;
 use super::facet::UnionWith;
 use super::fill;
@@ -171,6 +172,7 @@ impl Reader<'_> {
                 stage: "$replaceWith",
             },
             "$setWindowFields" => Stage::Window(WindowStage::parse(spec, context)?.into()),
+            "$densify" => Stage::Densify(Densify::parse(spec, context)?.into()),
             "$fill" => {
                 read.extend(fill::parse(spec, context)?);
                 return Ok(());

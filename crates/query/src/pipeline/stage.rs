@@ -5,6 +5,7 @@ use std::sync::Arc;
 use bson::{Bson, Document};
 
 use super::bucket::BucketAuto;
+use super::densify::{self, Densify};
 use super::facet::{self, UnionWith};
 use super::graph_lookup::GraphLookup;
 use super::group::{self, Group};
@@ -51,6 +52,7 @@ pub(super) enum Stage {
     Group(Arc<Group>),
     BucketAuto(Arc<BucketAuto>),
     Window(Arc<WindowStage>),
+    Densify(Arc<Densify>),
     Sample(u64),
     Lookup(Arc<Lookup>),
     GraphLookup(GraphLookup),
@@ -75,6 +77,7 @@ impl Stage {
                 | Self::Group(_)
                 | Self::BucketAuto(_)
                 | Self::Window(_)
+                | Self::Densify(_)
                 | Self::Sample(_)
                 | Self::Facet(_)
                 | Self::Count(_)
@@ -139,6 +142,7 @@ impl Stage {
             Self::Group(group) => group::run(Arc::clone(group), input, run),
             Self::BucketAuto(bucket) => bucket::run(Arc::clone(bucket), input, run),
             Self::Window(window) => window::run(Arc::clone(window), input, run),
+            Self::Densify(densify) => densify::run(Arc::clone(densify), input, run),
             Self::Sample(size) => sample::run(*size, input, run),
             Self::UnionWith(union) => facet::run_union(Arc::clone(union), input, run),
             Self::Facet(facets) => facet::run_facet(Arc::clone(facets), input, run),

@@ -1,5 +1,6 @@
 //! Behaviour of stages, over documents and collections held in memory.
 
+mod densify;
 mod grouping;
 mod interrupts;
 mod joining;

@@ -13,6 +13,7 @@ use super::output::check_known;
 use super::stage::{Made, deferred};
 use super::unwind::set;
 use super::window_frame::Window;
+use super::window_numbers::OfNumbers;
 use super::{Documents, Run};
 use crate::error::{ErrorCode, QueryError, fail};
 use crate::expression::operators::as_i64;
@@ -53,6 +54,8 @@ enum Function {
     LastObserved(Expression),
     /// `$linearFill`: on the line between the values around.
     LinearFill(Expression),
+    /// Of two columns of numbers, over a window.
+    OfNumbers(Box<OfNumbers>),
     /// `$expMovingAvg`.
     MovingAverage {
         input: Expression,
@@ -108,6 +111,7 @@ impl WindowStage {
                 | Function::LastObserved(input)
                 | Function::LinearFill(input)
                 | Function::MovingAverage { input, .. } => needed.expression(input),
+                Function::OfNumbers(function) => function.depend(needed),
                 Function::Number | Function::Rank { .. } => {}
             }
         }
@@ -173,7 +177,7 @@ struct Entry {
 }
 
 /// The documents of one partition, in order.
-struct Rows<'a> {
+pub(super) struct Rows<'a> {
     entries: &'a [Entry],
     sort: &'a SortPattern,
     run: &'a Run,
@@ -184,14 +188,19 @@ impl Rows<'_> {
         Frame::new(&self.entries[row].document, &self.run.variables)
     }
 
-    fn values(&self, input: &Expression) -> Result<Vec<Bson>, QueryError> {
+    pub(super) fn values(&self, input: &Expression) -> Result<Vec<Bson>, QueryError> {
         (0..self.entries.len())
             .map(|row| Ok(input.operand(self.frame(row))?.into_bson().unwrap_or(Bson::Null)))
             .collect()
     }
 
+    /// Counts steps of the operation.
+    pub(super) fn steps(&self, count: usize) -> Result<(), QueryError> {
+        (0..count).try_for_each(|_| self.run.variables.step())
+    }
+
     /// The sort key of each row, where that is one field.
-    fn sorted_by(&self) -> Vec<&Bson> {
+    pub(super) fn sorted_by(&self) -> Vec<&Bson> {
         self.entries.iter().map(|entry| entry.key.values().first().unwrap_or(&Bson::Null)).collect()
     }
 }
@@ -209,8 +218,12 @@ impl Function {
                 "Expected a window function: an object with one operator and at most a 'window'",
             ));
         };
+        let window = spec.get("window");
+        if let Some(function) = OfNumbers::parse(name, argument, window, sort, context)? {
+            return Ok(Self::OfNumbers(Box::new(function)));
+        }
         let own = Self::parse_own(name, argument, sort, context)?;
-        match (own, spec.get("window")) {
+        match (own, window) {
             (Some(_), Some(_)) => {
                 Err(fail(5371601, format!("Rank style window function {name} takes no 'window'")))
             }
@@ -337,6 +350,7 @@ impl Function {
                     })
                     .collect())
             }
+            Self::OfNumbers(function) => function.compute(rows),
             Self::LinearFill(input) => linear_fill(rows, rows.values(input)?),
             Self::MovingAverage { input, alpha } => {
                 let mut average: Option<f64> = None;

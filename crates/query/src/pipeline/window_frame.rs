@@ -102,7 +102,7 @@ impl Window {
             None => None,
             Some(Bson::String(unit)) => {
                 // Refuses a unit that does not exist before any document is seen.
-                date_math::shift_by(0, unit, 0)?;
+                date_math::shift_by("$setWindowFields", 0, unit, 0)?;
                 Some(unit.clone())
             }
             Some(_) => return Err(QueryError::failed_to_parse("'unit' must be a string")),
@@ -165,7 +165,8 @@ fn distant(own: &Bson, offset: &Bson, unit: Option<&str>) -> Result<Bson, QueryE
         (_, None, Some(own), Some(offset)) => Ok(own.plus(offset).into()),
         (Bson::DateTime(date), Some(unit), _, Some(offset)) => {
             let amount = offset.to_i64_truncated().unwrap_or(i64::MAX);
-            let moved = date_math::shift_by(date.timestamp_millis(), unit, amount)?;
+            let moved =
+                date_math::shift_by("$setWindowFields", date.timestamp_millis(), unit, amount)?;
             Ok(Bson::DateTime(DateTime::from_millis(moved)))
         }
         (_, None, _, _) => Err(fail(

@@ -158,13 +158,16 @@ fn shift(start: i64, unit: Unit, amount: i64, zone: &TimeZone) -> Option<i64> {
     Some(zone.to_utc(moved))
 }
 
-/// Moves a date by a number of units, in UTC.
-pub(crate) fn shift_by(start: i64, unit_name: &str, amount: i64) -> Result<i64, QueryError> {
+/// Moves a date by a number of units, in UTC, for a stage.
+pub(crate) fn shift_by(
+    stage: &'static str,
+    start: i64,
+    unit_name: &str,
+    amount: i64,
+) -> Result<i64, QueryError> {
     let name = Bson::String(unit_name.to_owned());
-    match unit("$setWindowFields", &Operand::borrowed(&name))? {
-        Some(unit) => {
-            shift(start, unit, amount, &TimeZone::UTC).ok_or_else(|| overflow("$setWindowFields"))
-        }
+    match unit(stage, &Operand::borrowed(&name))? {
+        Some(unit) => shift(start, unit, amount, &TimeZone::UTC).ok_or_else(|| overflow(stage)),
         None => Ok(start),
     }
 }

@@ -152,3 +152,66 @@ fn what_windows_refuse() {
     let stages = bson!([{ "$setWindowFields": { "output": { "x": { "$push": "$pad" } } } }]);
     assert_eq!(run_within(stages, wide, 50_000).unwrap_err().code().0, 292);
 }
+
+/// The manual's trucks: miles at moments, and the speed and the power between them.
+#[test]
+fn derivatives_and_integrals_follow_the_sort_key() {
+    let points = || {
+        [(0, 0.0), (10, 20.0), (20, 60.0), (40, 60.0)]
+            .map(|(t, v)| doc! { "t": t, "v": v })
+            .to_vec()
+    };
+    let of = |documents: Vec<Document>, output: Bson| -> Vec<Bson> {
+        let stages =
+            bson!([{ "$setWindowFields": { "sortBy": { "t": 1 }, "output": { "x": output } } }]);
+        run(stages, documents).iter().map(|it| it.get("x").unwrap().clone()).collect()
+    };
+    let window = bson!({ "documents": [-1, 0] });
+    let slope = bson!({ "$derivative": { "input": "$v" }, "window": window.clone() });
+    assert_eq!(of(points(), slope), [Bson::Null, 2.0.into(), 4.0.into(), 0.0.into()]);
+    let area = bson!({ "$integral": { "input": "$v" }, "window": { "documents": ["unbounded", "current"] } });
+    assert_eq!(of(points(), area), [bson!(0), bson!(100.0), bson!(500.0), bson!(1700.0)]);
+    assert_eq!(of(points(), bson!({ "$integral": { "input": "$v" } }))[0], bson!(1700.0));
+    let hours = |documents: Vec<Document>| -> Vec<Document> {
+        let at = |it: &Document| {
+            bson::DateTime::from_millis(i64::from(it.get_i32("t").unwrap()) * 360_000)
+        };
+        documents.iter().map(|it| doc! { "t": at(it), "v": it.get_f64("v").unwrap() }).collect()
+    };
+    let speed =
+        bson!({ "$derivative": { "input": "$v", "unit": "hour" }, "window": window.clone() });
+    assert_eq!(
+        of(hours(points()), speed.clone()),
+        [Bson::Null, 20.0.into(), 40.0.into(), 0.0.into()]
+    );
+    let beyond = bson!({ "$integral": { "input": "$v" }, "window": { "documents": [7, 9] } });
+    assert_eq!(of(points(), beyond), [Bson::Null, Bson::Null, Bson::Null, Bson::Null]);
+    let refused = |documents: Vec<Document>, output: Bson| {
+        let stages =
+            bson!([{ "$setWindowFields": { "sortBy": { "t": 1 }, "output": { "x": output } } }]);
+        super::try_run(stages, documents).unwrap_err().code().0
+    };
+    assert_eq!(refused(points(), speed), 5624900);
+    assert_eq!(refused(hours(points()), bson!({ "$integral": { "input": "$v" } })), 5624901);
+    assert_eq!(refused(points(), bson!({ "$derivative": { "input": "$v" } })), 9);
+    let month = bson!({ "$derivative": { "input": "$v", "unit": "month" }, "window": window });
+    assert_eq!(refused(hours(points()), month), 5490704);
+}
+
+#[test]
+fn covariances_pass_over_what_is_no_number() {
+    let pairs = [(1, Some(2.0)), (2, Some(4.0)), (3, None), (4, Some(9.0))];
+    let documents = pairs.map(|(t, v)| doc! { "t": t, "v": v }).to_vec();
+    let of = |name: &str| -> Vec<Bson> {
+        let stages = bson!([{ "$setWindowFields": { "sortBy": { "t": 1 }, "output": {
+            "x": { name: ["$t", "$v"], "window": { "documents": ["unbounded", "current"] } },
+        } } }]);
+        run(stages, documents.clone()).iter().map(|it| it.get("x").unwrap().clone()).collect()
+    };
+    let population = of("$covariancePop");
+    assert_eq!(population[..2], [0.0.into(), 0.5.into()]);
+    assert_eq!(population[2], population[1]);
+    let whole = population[3].as_f64().unwrap();
+    assert!((whole - 11.0 / 3.0).abs() < 1e-12, "{whole}");
+    assert_eq!(of("$covarianceSamp")[..2], [Bson::Null, 1.0.into()]);
+}

@@ -1,0 +1,75 @@
+//! Documents that BSON allows and that few clients send.
+
+use bson::raw::cstr;
+use bson::{Document, RawBsonRef, RawDocumentBuf, doc, rawdoc};
+use quorate_node::{Command, Outcome};
+
+use super::support::set::{entries, hash, primary, secondary};
+use super::support::{Member, context, now};
+
+/// `{_id: 1, x: 1, y: {z: 1, z: 2}, x: 2}`
+fn twice() -> RawDocumentBuf {
+    let mut inner = rawdoc! {"z": 1};
+    inner.append(cstr!("z"), 2);
+    let mut document = rawdoc! {"_id": 1, "x": 1, "y": inner};
+    document.append(cstr!("x"), 2);
+    document
+}
+
+fn insert_raw(member: &Member, document: RawDocumentBuf) {
+    let body = rawdoc! {"insert": "c", "$db": "db"};
+    let command = Command::from_raw(&body, vec![("documents".to_owned(), vec![document])]).unwrap();
+    assert!(matches!(member.node.run(&context(), command), Outcome::Reply(_)));
+}
+
+/// The only document of the collection, as it is stored.
+fn stored(member: &Member) -> RawDocumentBuf {
+    let command = Command::new(doc! {"find": "c", "$db": "db"});
+    let Outcome::Reply(reply) = member.node.run(&context(), command) else { panic!("no reply") };
+    let batch = reply.body.get_document("cursor").unwrap().get_array("firstBatch").unwrap();
+    let RawBsonRef::Document(first) = batch.get(0).unwrap().unwrap() else { panic!("no document") };
+    first.to_owned()
+}
+
+fn numbers(document: &bson::RawDocument) -> Vec<(String, i32)> {
+    let number = |(name, value): (&bson::raw::CStr, RawBsonRef<'_>)| {
+        value.as_i32().map(|number| (name.as_str().to_owned(), number))
+    };
+    document.iter().flatten().filter_map(number).collect()
+}
+
+/// MongoDB changes the first of several fields of one name. A follower makes the same of the entry.
+#[test]
+fn an_update_changes_the_first_field_of_a_name() {
+    let updates = [
+        doc! {"$inc": {"x": 10, "y.z": 10}},
+        doc! {"$set": {"x": 11, "y.z": 11}},
+        doc! {"$max": {"x": 11, "y.z": 11}},
+    ];
+    for update in updates {
+        let member = primary();
+        insert_raw(&member, twice());
+        member.ok(doc! {"update": "c", "updates": [{"q": {"_id": 1}, "u": update.clone()}]});
+        let after = stored(&member);
+        let of = |pairs: [(&str, i32); 2]| pairs.map(|(name, n)| (name.to_owned(), n));
+        assert_eq!(numbers(&after)[1..], of([("x", 11), ("x", 2)]), "{update}");
+        let inner = after.get_document("y").unwrap();
+        assert_eq!(numbers(inner), of([("z", 11), ("z", 2)]), "{update}");
+        let follower = secondary();
+        let log: Vec<_> = entries(&member);
+        follower.node.apply(quorate_protocol::OpTime::NULL, log, now()).unwrap();
+        assert_eq!(hash(&follower), hash(&member), "{update}");
+    }
+}
+
+#[test]
+fn a_pipeline_and_find_and_modify_change_the_first_field_of_a_name() {
+    let member = primary();
+    insert_raw(&member, twice());
+    let changed: Document = doc! {"$set": {"x": {"$add": ["$x", 10]}}};
+    member.ok(doc! {"update": "c", "updates": [{"q": {}, "u": [changed]}]});
+    assert_eq!(numbers(&stored(&member))[1], ("x".to_owned(), 11));
+    member.ok(doc! {"findAndModify": "c", "query": {}, "update": {"$inc": {"x": 10}}});
+    assert_eq!(numbers(&stored(&member))[1], ("x".to_owned(), 21));
+    assert_eq!(numbers(&stored(&member))[2], ("x".to_owned(), 2));
+}
