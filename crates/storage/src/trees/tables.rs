@@ -18,9 +18,16 @@ use crate::table_walk::{Span, is_before, is_behind};
 /// The bytes of a key that tell whose it is.
 const OWNER_LENGTH: usize = 8;
 
-/// The part of a memtable from which on an owner has tables of its own: many small ones would cost more than merging.
-const MIN_PART: u64 = 32;
+/// The part of a memtable from which on an owner has tables of its own, if there are few owners and if there are many: small
+/// tables cost more than merging.
+const PART_OF_FEW: u64 = 2048;
+const PART_OF_MANY: u64 = 32;
+
+/// What an owner must have in any case.
 const MIN_BYTES: u64 = 1024;
+
+/// Owners in a memtable up to which they are few.
+const FEW_OWNERS: usize = 16;
 
 /// Tables that a level may have before no more are moved there, and one more for so many bytes in it.
 const MOVED_TABLES: u64 = 64;
@@ -61,7 +68,7 @@ impl Tree {
             items: memtable.iter().peekable(),
             oldest_snapshot,
             without,
-            large: large_owners(memtable, (self.memtable_bytes / MIN_PART).max(MIN_BYTES)),
+            large: large_owners(memtable, self.memtable_bytes),
             last: None,
         };
         let mut tables = Vec::new();
@@ -170,21 +177,26 @@ fn owner(key: &[u8]) -> &[u8] {
     &key[..key.len().min(OWNER_LENGTH)]
 }
 
-/// Those who have so many bytes of a memtable.
-fn large_owners(memtable: &Memtable, min_bytes: u64) -> Vec<Slice> {
-    let (mut large, mut current, mut sum) = (Vec::new(), Vec::new(), 0);
+/// The owners in a memtable that have tables of their own.
+fn large_owners(memtable: &Memtable, memtable_bytes: u64) -> Vec<Slice> {
+    let min_bytes = |part: u64| (memtable_bytes / part).max(MIN_BYTES);
+    let mut least = min_bytes(PART_OF_FEW);
+    let mut owners: Vec<(Slice, u64)> = Vec::new();
     for item in memtable.items.iter() {
         let key = &item.key().user_key;
-        if current != owner(key) {
-            (current, sum) = (owner(key).to_vec(), 0);
-        }
-        let before = sum;
-        sum += (key.len() + item.value().len()) as u64;
-        if before < min_bytes && min_bytes <= sum {
-            large.push(Slice::from(owner(key)));
+        let bytes = (key.len() + item.value().len()) as u64;
+        match owners.last_mut() {
+            Some((last, sum)) if **last == *owner(key) => *sum += bytes,
+            _ => {
+                if owners.len() >= FEW_OWNERS {
+                    least = min_bytes(PART_OF_MANY);
+                    owners.retain(|(_, sum)| *sum >= least);
+                }
+                owners.push((Slice::from(owner(key)), bytes));
+            }
         }
     }
-    large
+    owners.into_iter().filter(|(_, sum)| *sum >= least).map(|(owner, _)| owner).collect()
 }
 
 /// The pairs of a memtable that are written to one table after the other.
