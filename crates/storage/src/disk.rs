@@ -16,7 +16,7 @@ use std::collections::btree_map::Entry;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use self::background::Background;
+use self::background::{Background, QUIET_PART};
 pub(crate) use self::opening::TREES_DIRECTORY;
 use crate::files::Files;
 use crate::format::DataDirectory;
@@ -289,6 +289,9 @@ impl Shared {
         if has_begun || applied.filled_tree {
             self.work.wake();
         }
+        if applied.is_worth_flushing {
+            self.work.watch();
+        }
         Ok(committed)
     }
 
@@ -379,6 +382,7 @@ impl Shared {
                 _ => 0,
             };
             applied.filled_tree |= size > memtable_bytes;
+            applied.is_worth_flushing |= size > memtable_bytes / QUIET_PART;
             if size > memtable_bytes * MAX_MEMTABLES {
                 self.work.hold_writers();
             }
@@ -416,6 +420,8 @@ struct Applied {
     changed_logs: bool,
     /// Whether a memtable is to be flushed.
     filled_tree: bool,
+    /// Whether one is to be flushed if nothing else is committed.
+    is_worth_flushing: bool,
 }
 
 impl CommitState {

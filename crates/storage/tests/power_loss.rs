@@ -67,24 +67,24 @@ fn numbers(store: &DiskStore) -> Vec<u64> {
 /// The first byte of keys that are ingested.
 const INGESTED: u8 = 0xFF;
 
-/// Ingests pairs into a tree that is written to as well.
+/// Ingests pairs, in turns into a tree that is written to as well and into one that is not.
 fn ingest(store: &DiskStore, round: u64, count: u8) {
-    let one = store.create_keyspace("one").unwrap();
+    let name = ["one", "apart"][usize::from(!round.is_multiple_of(2))];
+    let keyspace = store.create_keyspace(name).unwrap();
     let key = |n: u8| [&[INGESTED][..], &round.to_be_bytes(), &[n]].concat();
     let mut pairs = (0..count).map(|n| (Bytes::from(key(n)), Bytes::from(vec![n; 50])));
-    store.ingest(one, &mut pairs).unwrap();
+    store.ingest(keyspace, &mut pairs).unwrap();
 }
 
 /// How many pairs there are of each round.
 fn ingested(store: &DiskStore) -> BTreeMap<u64, u8> {
-    let found = store.keyspaces();
-    let (_, one) = found.iter().find(|(known, _)| known == "one").unwrap();
-    let range = KeyRange::prefix(&[INGESTED]);
-    let mut rounds = BTreeMap::new();
-    for pair in store.snapshot().scan(*one, range, Direction::Forward).unwrap() {
-        let (key, value) = pair.unwrap();
-        assert_eq!(&*value, &[key[9]; 50]);
-        *rounds.entry(u64::from_be_bytes(key[1..9].try_into().unwrap())).or_default() += 1;
+    let (range, mut rounds) = (KeyRange::prefix(&[INGESTED]), BTreeMap::new());
+    for (_, keyspace) in store.keyspaces().into_iter().filter(|(name, _)| name != "log") {
+        for pair in store.snapshot().scan(keyspace, range.clone(), Direction::Forward).unwrap() {
+            let (key, value) = pair.unwrap();
+            assert_eq!(&*value, &[key[9]; 50]);
+            *rounds.entry(u64::from_be_bytes(key[1..9].try_into().unwrap())).or_default() += 1;
+        }
     }
     rounds
 }

@@ -23,6 +23,12 @@ const MAX_REPLAY_BYTES: u64 = 64 << 20;
 /// How long a flush that found the disk full waits before it is tried again.
 const RETRY_AFTER: Duration = Duration::from_millis(500);
 
+/// How long nothing is committed until memtables that are worth it are flushed.
+const QUIET_AFTER: Duration = Duration::from_secs(3);
+
+/// The part of a memtable that is worth flushing while nothing is committed.
+pub(super) const QUIET_PART: u64 = 4;
+
 /// What the background threads are told, and tell.
 #[derive(Default)]
 pub(super) struct Work {
@@ -36,6 +42,8 @@ pub(super) struct Work {
     stop: AtomicBool,
     /// Whether writers must wait.
     behind: AtomicBool,
+    /// Whether the flushing thread looks from time to time whether commits have ceased.
+    watches: AtomicBool,
 }
 
 #[derive(Default)]
@@ -52,6 +60,14 @@ impl Work {
     /// Writers wait until the flushing thread has looked again.
     pub(super) fn hold_writers(&self) {
         self.behind.store(true, Ordering::Release);
+    }
+
+    /// A memtable is worth flushing once nothing is committed for a while.
+    pub(super) fn watch(&self) {
+        let watches = &self.watches;
+        if !watches.load(Ordering::Acquire) && !watches.swap(true, Ordering::AcqRel) {
+            self.wake();
+        }
     }
 
     pub(super) fn wake(&self) {
@@ -149,22 +165,31 @@ impl Shared {
         loop {
             let work = &self.work;
             let mut state = lock(&work.state);
+            let mut last = self.group.last_committed();
+            let mut is_quiet = false;
             while !state.wanted && !work.stops() {
-                if state.full {
-                    let waited = work.wanted.wait_timeout(state, RETRY_AFTER);
-                    let (next, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
-                    state = next;
-                    state.wanted |= timeout.timed_out();
-                } else {
-                    state = work.wanted.wait(state).unwrap_or_else(PoisonError::into_inner);
-                }
+                let watches = work.watches.load(Ordering::Acquire);
+                let patience = match (state.full, watches) {
+                    (true, _) => RETRY_AFTER,
+                    (false, true) => QUIET_AFTER,
+                    (false, false) => {
+                        state = work.wanted.wait(state).unwrap_or_else(PoisonError::into_inner);
+                        continue;
+                    }
+                };
+                let waited = work.wanted.wait_timeout(state, patience);
+                let (next, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
+                state = next;
+                let before = std::mem::replace(&mut last, self.group.last_committed());
+                is_quiet = timeout.timed_out() && watches && before == last;
+                state.wanted |= is_quiet || timeout.timed_out() && state.full;
             }
             state.wanted = false;
             drop(state);
             if work.stops() {
                 return;
             }
-            let full = match self.flush_round() {
+            let full = match self.flush_round(is_quiet) {
                 Ok(()) => false,
                 Err(Failure::Full) => true,
                 Err(Failure::Other) => {
@@ -191,7 +216,7 @@ impl Shared {
         self.work.behind.store(behind, Ordering::Release);
     }
 
-    fn flush_round(&self) -> Result<(), Failure> {
+    fn flush_round(&self, is_quiet: bool) -> Result<(), Failure> {
         if self.group.has_failed() {
             return Ok(());
         }
@@ -200,7 +225,11 @@ impl Shared {
         self.journal.prepare()?;
         self.journal.write_summaries()?;
         let far_back = self.far_back();
-        let memtable_bytes = self.context.options.memtable_bytes;
+        let mut memtable_bytes = self.context.options.memtable_bytes;
+        if is_quiet {
+            self.work.watches.store(false, Ordering::Release);
+            memtable_bytes /= QUIET_PART;
+        }
         for tree in self.trees() {
             let flushing = lock(&self.flushing);
             // One that could not be flushed before goes first, so that no more than one is sealed.
