@@ -53,7 +53,7 @@ struct Layer {
 /// Pairs of one layer, with those that say that a key was removed.
 pub(crate) enum Source {
     Memory(MemoryWalk),
-    Run(RunWalk),
+    Run(Box<RunWalk>),
 }
 
 const _: () = assert!(MAX_LAYERS <= u32::BITS as usize);

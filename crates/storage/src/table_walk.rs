@@ -143,7 +143,7 @@ impl<T: Clone + Send + 'static> TreeWalk<T> {
                 let tables: VecDeque<_> = sections.filter_map(|section| section.table).collect();
                 let (tree, is_empty) = (Arc::clone(&self.tree), tables.is_empty());
                 let walk = || RunWalk::new(tree, range.clone(), self.below, tables);
-                (!is_empty).then(|| Source::Run(walk()))
+                (!is_empty).then(|| Source::Run(Box::new(walk())))
             }
         }
     }
