@@ -41,7 +41,10 @@ const DROPPED_ROW: u8 = b'd';
 pub(crate) struct Ident(pub(crate) u64);
 
 impl Ident {
-    pub(crate) fn prefix(self) -> [u8; 8] {
+    /// The bytes of an ident.
+    pub(crate) const LENGTH: usize = 8;
+
+    pub(crate) fn prefix(self) -> [u8; Self::LENGTH] {
         self.0.to_be_bytes()
     }
 }

@@ -14,7 +14,9 @@ use quorate_authentication::KeyFile;
 use quorate_authentication::scram::StoredCredentials;
 use quorate_protocol::{MonotonicTime, Timestamp, TopologyVersion};
 use quorate_query::ProcessMemory;
-use quorate_storage::{Batch, CommitError, CommitSequence, Damage, Snapshot, Store};
+use quorate_storage::{
+    Batch, Bytes, CommitError, CommitSequence, Damage, KeyRange, KeyspaceId, Snapshot, Store,
+};
 use sha2::{Digest, Sha256};
 
 use crate::body::CommandBody;
@@ -189,6 +191,7 @@ impl Node {
             long_writes: AtomicUsize::new(0),
             disk_full: AtomicBool::new(false),
         };
+        node.write(now).note_dropped_before();
         let salt = node.random_bytes(Mechanism::ScramSha256.salt_length());
         for key in &node.options.member_keys {
             let credentials = key.stored_credentials(salt.clone()).map_err(scram_refused)?;
@@ -654,6 +657,24 @@ impl Node {
         let sequence = self.store.commit(batch).map_err(|error| self.not_committed(error))?;
         self.known_rows().committed(rows);
         Ok(sequence)
+    }
+
+    /// Puts entries of an index that nothing looks at yet into the store, in the order of their keys.
+    pub(crate) fn ingest_entries(
+        &self,
+        entries: &mut dyn Iterator<Item = (Bytes, Bytes)>,
+    ) -> Result<(), CommandError> {
+        let ingested = self.store.ingest(self.keyspaces().indexes, entries);
+        ingested.map_err(|error| self.not_committed(error))
+    }
+
+    /// Gives back the room of keys that nothing reads or writes any more, as far as that is easy.
+    pub(crate) fn discard(
+        &self,
+        keyspace: KeyspaceId,
+        range: &KeyRange,
+    ) -> Result<(), CommandError> {
+        self.store.discard(keyspace, range).map_err(|error| self.not_committed(error))
     }
 
     /// Tells the host of the member if the store has stopped writing: what it wrote last is unknown.

@@ -67,14 +67,18 @@ pub(crate) fn record_key(collection: Ident, record: RecordId) -> Vec<u8> {
 
 /// The key and the value of an index entry.
 pub(crate) fn index_entry(index: &Index, key: &[u8], record: RecordId) -> (Vec<u8>, Vec<u8>) {
-    let mut entry = Vec::with_capacity(8 + key.len() + RecordId::LENGTH);
-    entry.extend(index.ident.prefix());
-    entry.extend(key);
-    if index.unique {
-        (entry, record.to_bytes().to_vec())
-    } else {
-        entry.extend(record.to_bytes());
-        (entry, Vec::new())
+    let mut entry = Vec::with_capacity(Ident::LENGTH + key.len() + RecordId::LENGTH);
+    append_index_entry(&mut entry, index, key, record);
+    let value = if index.unique { record.to_bytes().to_vec() } else { Vec::new() };
+    (entry, value)
+}
+
+/// Appends the key of an index entry.
+pub(crate) fn append_index_entry(out: &mut Vec<u8>, index: &Index, key: &[u8], record: RecordId) {
+    out.extend(index.ident.prefix());
+    out.extend(key);
+    if !index.unique {
+        out.extend(record.to_bytes());
     }
 }
 

@@ -12,6 +12,7 @@ mod catalog;
 mod check;
 mod lock;
 mod oplog;
+mod purge;
 mod retry;
 mod totals;
 mod unique;
@@ -34,6 +35,7 @@ pub(crate) use self::lock::{Held, WriteLock};
 pub(crate) use self::oplog::{
     ENTRY_VERSION, Entry, Operation, Telling, oplog_namespace, with_room_for,
 };
+use self::purge::Discarded;
 use self::retry::Retry;
 pub(crate) use self::retry::RetryableWrite;
 pub(crate) use self::totals::{Growth, Totals};
@@ -62,6 +64,8 @@ pub(crate) struct WriterState {
     pub(crate) last_timestamp: Timestamp,
     /// Indexes that are being built.
     builds: Vec<Build>,
+    /// What was dropped and may have lost tables, by its ident.
+    discarded: BTreeMap<Ident, Discarded>,
     /// Of unique indexes that were written to: no key of theirs is greater.
     greatest_keys: BTreeMap<Ident, Vec<u8>>,
     /// Open transactions, and the keys that they hold.
@@ -76,6 +80,7 @@ impl WriterState {
             collections: BTreeMap::new(),
             last_timestamp,
             builds: Vec::new(),
+            discarded: BTreeMap::new(),
             greatest_keys: BTreeMap::new(),
             transactions: Ongoing::default(),
         }
@@ -135,7 +140,6 @@ struct Staged {
 struct Placed {
     record: RecordId,
     entries: Vec<(Vec<u8>, Vec<u8>)>,
-    unique: Vec<Vec<u8>>,
     /// Indexes that see an array for the first time.
     multikey: Vec<usize>,
 }
@@ -232,8 +236,7 @@ impl<'n> Writer<'n> {
         ordered: bool,
         bypass_validation: bool,
     ) -> Result<Vec<Result<(), CommandError>>, CommandError> {
-        let count = documents.len();
-        let mut results = Vec::with_capacity(count);
+        let mut results = Vec::with_capacity(documents.len());
         let mut pending = PendingInserts::default();
         for (place, (document, keys)) in documents.enumerate() {
             let upsert = self.current_statement();
@@ -251,9 +254,8 @@ impl<'n> Writer<'n> {
                     continue;
                 }
             };
-            // What follows the last document need not know its keys.
-            let options = (bypass_validation, place + 1 == count);
-            let mut placed = self.place_insert(collection, &document, keys, &pending, options);
+            let mut placed =
+                self.place_insert(collection, &document, keys, &mut pending, bypass_validation);
             while placed.is_err() && self.blocked.is_some() {
                 self.commit_inserts(collection, &mut pending)?;
                 if !self.wait_if_blocked()? {
@@ -263,7 +265,8 @@ impl<'n> Writer<'n> {
                 if upsert.is_none() && self.earlier_result(place).is_some() {
                     break;
                 }
-                placed = self.place_insert(collection, &document, None, &pending, options);
+                placed =
+                    self.place_insert(collection, &document, None, &mut pending, bypass_validation);
             }
             if placed.is_err() && upsert.is_none() && self.earlier_result(place).is_some() {
                 // A repetition of the command was faster.
@@ -291,11 +294,11 @@ impl<'n> Writer<'n> {
         collection: &Collection,
         document: &RawDocument,
         keys: Option<Vec<DocumentKeys>>,
-        pending: &PendingInserts,
-        options: (bool, bool),
+        pending: &mut PendingInserts,
+        bypass_validation: bool,
     ) -> Result<Placed, CommandError> {
         let reserved = self.reserved.len();
-        let placed = self.try_place_insert(collection, document, keys, pending, options);
+        let placed = self.try_place_insert(collection, document, keys, pending, bypass_validation);
         if placed.is_err() {
             self.reserved.truncate(reserved);
         }
@@ -307,16 +310,15 @@ impl<'n> Writer<'n> {
         collection: &Collection,
         document: &RawDocument,
         keys: Option<Vec<DocumentKeys>>,
-        pending: &PendingInserts,
-        (bypass_validation, is_last): (bool, bool),
+        pending: &mut PendingInserts,
+        bypass_validation: bool,
     ) -> Result<Placed, CommandError> {
         check_document(document)?;
         if !bypass_validation {
             check_validator(collection, document, None, self.now)?;
         }
         let record = self.next_record(collection)?;
-        let mut placed =
-            Placed { record, entries: Vec::new(), unique: Vec::new(), multikey: Vec::new() };
+        let mut placed = Placed { record, entries: Vec::new(), multikey: Vec::new() };
         let keys = match keys {
             Some(keys) => keys,
             None => keys_of(collection, document)?,
@@ -333,13 +335,10 @@ impl<'n> Writer<'n> {
                     // Entries of the log were checked by the primary that wrote them.
                     if !self.log_state.fits_exactly() {
                         let taken = !rises
-                            && (pending.unique.contains(&entry)
+                            && (pending.has_unique(&entry)
                                 || self.view().unique_entry(&entry)?.is_some());
                         if taken {
                             return Err(duplicate_key(collection, index, document));
-                        }
-                        if !is_last {
-                            placed.unique.push(entry.clone());
                         }
                     }
                 }
@@ -726,7 +725,8 @@ impl<'n> Writer<'n> {
 #[derive(Default)]
 struct PendingInserts {
     staged: Vec<Staged>,
-    unique: BTreeSet<Vec<u8>>,
+    /// The entries of unique indexes among them, once one was asked for: keys that rise are not.
+    unique: Option<BTreeSet<Vec<u8>>>,
     multikey: BTreeSet<usize>,
     bytes: usize,
 }
@@ -735,8 +735,23 @@ impl PendingInserts {
     fn add(&mut self, mut staged: Staged) {
         self.bytes += staged.document.as_bytes().len();
         self.bytes += staged.place.entries.iter().map(|(key, _)| key.len()).sum::<usize>();
-        self.unique.extend(std::mem::take(&mut staged.place.unique));
+        if let Some(unique) = &mut self.unique {
+            unique.extend(staged.place.unique().cloned());
+        }
         self.multikey.extend(std::mem::take(&mut staged.place.multikey));
         self.staged.push(staged);
+    }
+
+    /// Whether one of them has an entry of a unique index.
+    fn has_unique(&mut self, entry: &[u8]) -> bool {
+        let known = || self.staged.iter().flat_map(|staged| staged.place.unique()).cloned();
+        self.unique.get_or_insert_with(|| known().collect()).contains(entry)
+    }
+}
+
+impl Placed {
+    /// Its entries of unique indexes, which have the record as their value.
+    fn unique(&self) -> impl Iterator<Item = &Vec<u8>> {
+        self.entries.iter().filter(|(_, value)| !value.is_empty()).map(|(entry, _)| entry)
     }
 }

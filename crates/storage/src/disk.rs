@@ -16,7 +16,7 @@ use std::collections::btree_map::Entry;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use self::background::Background;
+use self::background::{Background, QUIET_PART};
 pub(crate) use self::opening::TREES_DIRECTORY;
 use crate::files::Files;
 use crate::format::DataDirectory;
@@ -29,11 +29,14 @@ use crate::journal::{self, AppendError};
 use crate::manifest::{Described, Kind, Manifest};
 use crate::store::{
     Batch, Bytes, Change, CommitError, CommitSequence, Damage, Direction, KeyRange, KeyspaceError,
-    KeyspaceId, LogEnd, LogTotals, ReadError, Scan, Snapshot, Store, StoreStatistics, SyncError,
-    check_keyspace_name,
+    KeyspaceId, LogEnd, LogTotals, Operation, ReadError, ReplayPoint, Scan, Snapshot, Store,
+    StoreStatistics, SyncError, check_keyspace_name,
 };
-use crate::trees::{MAX_MEMTABLES, Tree, TreeContext};
+use crate::trees::{MAX_MEMTABLES, Tree, TreeContext, Writing};
 use crate::walk::{ScanWalk, Walk};
+
+/// Operations from which on a batch looks up the memtables of its trees once.
+const LONG_BATCH: usize = 16;
 
 /// How much memory a store may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,6 +75,8 @@ struct Shared {
     manifest: Mutex<Manifest>,
     commit: Mutex<CommitState>,
     published: Arc<Mutex<Published>>,
+    /// Held by a thread that seals memtables and flushes them. Taken before `commit`.
+    flushing: Mutex<()>,
     work: background::Work,
 }
 
@@ -284,6 +289,9 @@ impl Shared {
         if has_begun || applied.filled_tree {
             self.work.wake();
         }
+        if applied.is_worth_flushing {
+            self.work.watch();
+        }
         Ok(committed)
     }
 
@@ -352,15 +360,21 @@ impl Shared {
     ) -> Applied {
         let mut applied = Applied::default();
         let memtable_bytes = self.context.options.memtable_bytes;
-        for operation in batch.operations {
-            let size = match (keyspaces.get(&operation.keyspace), operation.change) {
-                (Some((_, Keyspace::Tree(tree))), Change::Put(key, value)) => {
+        let is_long = batch.len() >= LONG_BATCH;
+        let writings =
+            if is_long { begin_writing(&batch, keyspaces, sequence) } else { Vec::new() };
+        let writing = |id: KeyspaceId| writings.iter().find(|(known, _)| *known == id);
+        for Operation { keyspace, change } in batch.operations {
+            let size = match (change, writing(keyspace), keyspaces.get(&keyspace)) {
+                (Change::Put(key, value), Some((_, tree)), _) => tree.insert(key, value, sequence),
+                (Change::Remove(key), Some((_, tree)), _) => tree.remove(key, sequence),
+                (Change::Put(key, value), None, Some((_, Keyspace::Tree(tree)))) => {
                     tree.insert(key, value, sequence)
                 }
-                (Some((_, Keyspace::Tree(tree))), Change::Remove(key)) => {
+                (Change::Remove(key), None, Some((_, Keyspace::Tree(tree)))) => {
                     tree.remove(key, sequence)
                 }
-                (Some((_, Keyspace::Log(log))), change) => {
+                (change, _, Some((_, Keyspace::Log(log)))) => {
                     applied.changed_logs = true;
                     commit.change_log(*log, &change, at);
                     0
@@ -368,6 +382,7 @@ impl Shared {
                 _ => 0,
             };
             applied.filled_tree |= size > memtable_bytes;
+            applied.is_worth_flushing |= size > memtable_bytes / QUIET_PART;
             if size > memtable_bytes * MAX_MEMTABLES {
                 self.work.hold_writers();
             }
@@ -376,11 +391,37 @@ impl Shared {
     }
 }
 
+/// Begins to write to the trees that a batch changes.
+fn begin_writing<'k>(
+    batch: &Batch,
+    keyspaces: &'k Keyspaces,
+    sequence: u64,
+) -> Vec<(KeyspaceId, Writing<'k>)> {
+    let mut spans: Vec<(KeyspaceId, (&Bytes, &Bytes))> = Vec::new();
+    for operation in &batch.operations {
+        let (Change::Put(key, _) | Change::Remove(key)) = &operation.change else { continue };
+        match spans.iter_mut().find(|(known, _)| *known == operation.keyspace) {
+            Some((_, (first, last))) => {
+                *first = key.min(first);
+                *last = key.max(last);
+            }
+            None => spans.push((operation.keyspace, (key, key))),
+        }
+    }
+    let begin = |(id, span)| match keyspaces.get(&id) {
+        Some((_, Keyspace::Tree(tree))) => Some((id, tree.begin_batch(span, sequence))),
+        _ => None,
+    };
+    spans.into_iter().filter_map(begin).collect()
+}
+
 #[derive(Default)]
 struct Applied {
     changed_logs: bool,
     /// Whether a memtable is to be flushed.
     filled_tree: bool,
+    /// Whether one is to be flushed if nothing else is committed.
+    is_worth_flushing: bool,
 }
 
 impl CommitState {
@@ -462,6 +503,37 @@ impl Store for DiskStore {
 
     fn commit(&self, batch: Batch) -> Result<CommitSequence, CommitError> {
         self.shared.commit(batch)
+    }
+
+    fn ingest(
+        &self,
+        keyspace: KeyspaceId,
+        pairs: &mut dyn Iterator<Item = (Bytes, Bytes)>,
+    ) -> Result<(), CommitError> {
+        match self.shared.keyspaces().get(&keyspace) {
+            Some((_, Keyspace::Tree(tree))) => self.shared.ingest(tree, pairs),
+            Some((_, Keyspace::Log(_))) => Err(CommitError::WrongKind),
+            None => Err(CommitError::UnknownKeyspace),
+        }
+    }
+
+    fn discard(&self, keyspace: KeyspaceId, range: &KeyRange) -> Result<(), CommitError> {
+        match self.shared.keyspaces().get(&keyspace) {
+            Some((_, Keyspace::Tree(tree))) if !range.is_empty() => {
+                self.shared.discard(tree, range)
+            }
+            Some((_, Keyspace::Tree(_))) => Ok(()),
+            Some((_, Keyspace::Log(_))) => Err(CommitError::WrongKind),
+            None => Err(CommitError::UnknownKeyspace),
+        }
+    }
+
+    fn replay_point(&self) -> ReplayPoint {
+        ReplayPoint(self.shared.context.sequences.get())
+    }
+
+    fn is_settled(&self, point: ReplayPoint) -> bool {
+        self.shared.is_settled(point)
     }
 
     fn sync_through(&self, sequence: CommitSequence) -> Result<(), SyncError> {

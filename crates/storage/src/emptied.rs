@@ -77,6 +77,26 @@ impl Emptied {
         self.any.store(!state.ranges.is_empty(), Ordering::SeqCst);
     }
 
+    /// Keys are going to be inserted at a sequence. Whether [`fill`](Self::fill) must be told of each: without a range now
+    /// there will be none that a key of them is in, since a scan that learns sees the sequence.
+    pub(crate) fn begin_filling(&self, sequence: u64) -> bool {
+        self.last_insert.store(sequence, Ordering::SeqCst);
+        self.any.load(Ordering::SeqCst)
+    }
+
+    /// Keys from the first to the last are inserted; readers look for them after this.
+    pub(crate) fn fill_span(&self, first: &[u8], last: &[u8], sequence: u64) {
+        self.last_insert.fetch_max(sequence, Ordering::SeqCst);
+        let mut state = self.state();
+        for range in &mut state.ranges {
+            if &*range.start <= last && first < &*range.end {
+                range.end = first.to_vec();
+            }
+        }
+        state.ranges.retain(|range| range.start < range.end);
+        self.any.store(!state.ranges.is_empty(), Ordering::SeqCst);
+    }
+
     /// A key is removed.
     pub(crate) fn note_removed(&self, key: &[u8]) {
         let mut state = self.state();

@@ -21,6 +21,7 @@ mod group_commit;
 mod journal;
 pub mod key;
 mod manifest;
+mod merge_walk;
 mod migration;
 mod model;
 mod simulated_files;
@@ -39,7 +40,7 @@ pub use model::ModelStore;
 pub use simulated_files::{Fate, SimulatedFiles};
 pub use store::{
     Batch, Bytes, CommitError, CommitSequence, Damage, Direction, KeyRange, KeyspaceError,
-    KeyspaceId, LogTotals, MAX_KEY_LENGTH, MAX_KEYSPACE_NAME_LENGTH, ReadError, Scan, Snapshot,
-    Store, StoreStatistics, SyncError,
+    KeyspaceId, LogTotals, MAX_KEY_LENGTH, MAX_KEYSPACE_NAME_LENGTH, ReadError, ReplayPoint, Scan,
+    Snapshot, Store, StoreStatistics, SyncError,
 };
 pub use walk::{ScanWalk, Value, Walk};

@@ -1,7 +1,7 @@
 //! The contract between a member and whatever keeps its bytes.
 //!
 //! This file owns the [`Store`] and [`Snapshot`] traits and the values they exchange. How commits
-//! reach a disk is left to the implementations, which must all pass `tests/conformance.rs`.
+//! reach a disk is left to the implementations, which must all pass `tests/conformance`.
 
 use std::fmt;
 use std::io;
@@ -54,6 +54,54 @@ pub trait Store: Send + Sync + 'static {
     /// Applies a batch atomically. An empty batch commits too, and takes a sequence.
     fn commit(&self, batch: Batch) -> Result<CommitSequence, CommitError>;
 
+    /// Puts pairs into a tree besides all commits, in the order of their keys: cheaper than a commit for many pairs.
+    /// They survive a crash once this returns; a crash before may keep some of them. Blocks the calling thread for long.
+    ///
+    /// The caller sees to it that nothing reads or writes these keys before it returns.
+    ///
+    /// # Panics
+    ///
+    /// If the keys do not rise.
+    fn ingest(
+        &self,
+        keyspace: KeyspaceId,
+        pairs: &mut dyn Iterator<Item = (Bytes, Bytes)>,
+    ) -> Result<(), CommitError> {
+        let mut last = None;
+        loop {
+            let mut batch = Batch::new();
+            for (key, value) in pairs.take(INGESTED_AT_ONCE) {
+                check_rising(&mut last, &key);
+                batch.insert(keyspace, key, value);
+            }
+            let is_over = batch.is_empty();
+            let sequence = self.commit(batch)?;
+            if is_over {
+                return self.sync_through(sequence).map_err(CommitError::from);
+            }
+        }
+    }
+
+    /// Gives back the room of keys of a tree that nothing reads or writes any more, as far as files hold nothing else.
+    /// What is left the caller removes. Snapshots that were taken before still see the keys. Blocks the calling thread for
+    /// long.
+    ///
+    /// A start after a crash may find the keys again until the store is [settled](Self::is_settled) at a point after this
+    /// has returned.
+    fn discard(&self, _: KeyspaceId, _: &KeyRange) -> Result<(), CommitError> {
+        Ok(())
+    }
+
+    /// A point after everything that was done so far.
+    fn replay_point(&self) -> ReplayPoint {
+        ReplayPoint(0)
+    }
+
+    /// Whether a start after a crash would find all that was done before a point as it is, without doing any of it again.
+    fn is_settled(&self, _: ReplayPoint) -> bool {
+        true
+    }
+
     /// Returns once every commit up to this one would survive a crash. Blocks the calling thread.
     fn sync_through(&self, sequence: CommitSequence) -> Result<(), SyncError>;
 
@@ -69,6 +117,15 @@ pub trait Store: Send + Sync + 'static {
     /// Reads everything that is stored and compares it with its checksums. Returns what is damaged;
     /// an error means that a file could not be read at all. Blocks the calling thread for long.
     fn verify(&self) -> Result<Vec<Damage>, ReadError>;
+}
+
+/// Pairs that a store without tables commits at once.
+const INGESTED_AT_ONCE: usize = 1000;
+
+/// Pairs are ingested in the order of their keys.
+pub(crate) fn check_rising(last: &mut Option<Bytes>, key: &Bytes) {
+    assert!(last.as_ref().is_none_or(|last| last < key), "keys that are ingested must rise");
+    *last = Some(key.clone());
 }
 
 /// All keyspaces at one moment.
@@ -200,6 +257,10 @@ impl CommitSequence {
     }
 }
 
+/// A point of the journal of one opened store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ReplayPoint(pub(crate) u64);
+
 /// Writes that take effect together. A later write to the same key wins.
 #[derive(Clone, Debug, Default)]
 pub struct Batch {
@@ -316,19 +377,18 @@ impl Batch {
 
     /// Refuses keys that the engine on disk cannot hold, so that both stores agree.
     pub(crate) fn check_keys(&self) -> Result<(), CommitError> {
-        let length = |operation: &Operation| match &operation.change {
-            Change::Put(key, _) | Change::Remove(key) => Some(key.len()),
-            Change::Append(..) | Change::Trim(_) | Change::Cut(_) => None,
-        };
-        match self
-            .operations
-            .iter()
-            .filter_map(length)
-            .find(|length| !(1..=MAX_KEY_LENGTH).contains(length))
-        {
-            Some(length) => Err(CommitError::KeyLength { length }),
-            None => Ok(()),
-        }
+        self.operations.iter().try_for_each(|operation| match &operation.change {
+            Change::Put(key, _) | Change::Remove(key) => check_key(key),
+            Change::Append(..) | Change::Trim(_) | Change::Cut(_) => Ok(()),
+        })
+    }
+}
+
+/// Refuses a key that the engine on disk cannot hold.
+pub(crate) fn check_key(key: &[u8]) -> Result<(), CommitError> {
+    match key.len() {
+        1..=MAX_KEY_LENGTH => Ok(()),
+        length => Err(CommitError::KeyLength { length }),
     }
 }
 
@@ -561,6 +621,15 @@ pub enum SyncError {
     /// The sequence was never handed out by this store.
     #[error("no commit has this sequence; it belongs to another store or an earlier opening")]
     UnknownSequence,
+}
+
+impl From<SyncError> for CommitError {
+    fn from(error: SyncError) -> Self {
+        match error {
+            SyncError::Poisoned => Self::Poisoned,
+            failed => Self::Engine(Box::new(failed)),
+        }
+    }
 }
 
 /// A read failed.

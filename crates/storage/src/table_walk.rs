@@ -4,12 +4,12 @@
 //!   keys        a ────────────── f   h ──────────── m  n ─────────────── z
 //!   tables      ├── one table ───┤   ├─ one table ──┤  ├─ table ─────┤
 //!                                                            ├─ table ───┤  memtable
-//!   read by      blocks in order      blocks in order   the engine, which merges them
+//!   read by      blocks in order      blocks in order   a merge of all of them
 //! ```
 //!
 //! Merging costs the engine more than all else that a scan does: each pair passes a heap and a stream of versions,
 //! and each block is searched for the ends of the range. Documents that are inserted one after the other come to lie
-//! in tables that do not overlap, so that nearly all of a collection needs no merging.
+//! in tables that do not overlap, so that nearly all of a collection needs no merging. What does is merged by `merge_walk`.
 //!
 //! The order in which this looks matters. First what is in memory only, then the tables: what a flush moves in between
 //! is found in both. The tables are the newest ones. A snapshot that is older than they are is read by the engine, which keeps
@@ -24,9 +24,10 @@ use lsm_tree::coding::Decode;
 use lsm_tree::file::read_exact;
 use lsm_tree::table::block::{BlockType, Header};
 use lsm_tree::table::{Block, BlockHandle, DataBlock};
-use lsm_tree::{Checksum, CompressionType, SeqNo, Slice, Table};
+use lsm_tree::{Checksum, CompressionType, Memtable, SeqNo, Slice, Table};
 use xxhash_rust::xxh3::xxh3_128;
 
+use crate::merge_walk::{MemoryWalk, MergeWalk, RunWalk, Source};
 use crate::store::{Bytes, Direction, KeyRange, ReadError};
 use crate::trees::Tree;
 use crate::walk::{ScanWalk, Value, Walk};
@@ -43,6 +44,8 @@ pub(crate) struct TreeWalk<T> {
     range: KeyRange,
     /// Pairs of this sequence and later ones are not shown.
     below: u64,
+    /// The newest first.
+    layers: Vec<Layer>,
     sections: VecDeque<Section>,
     at: At,
     /// Keeps the snapshot.
@@ -51,11 +54,19 @@ pub(crate) struct TreeWalk<T> {
     tells_first: bool,
 }
 
+/// A part of a tree in which each key stands once, but for its versions.
+pub(crate) enum Layer {
+    /// A memtable, and the keys that are in it at most.
+    Memory(Arc<Memtable>, Span),
+    /// Tables that do not overlap, in the order of their keys.
+    Run(Vec<Table>),
+}
+
 /// Neighbouring keys, and where they are.
 struct Section {
     first: Slice,
     last: Slice,
-    /// The table that alone holds them; none if the engine must merge.
+    /// The table that alone holds them; none if layers must be merged.
     table: Option<Table>,
 }
 
@@ -63,31 +74,23 @@ struct Section {
 enum At {
     Nowhere,
     Table(Box<TableWalk>),
-    Merged(ScanWalk),
+    Merged(Box<MergeWalk>),
+    /// There are more layers than are merged here.
+    Scanned(ScanWalk),
 }
 
 impl<T: Clone + Send + 'static> TreeWalk<T> {
-    /// `in_memory` are keys that need not be in a table. They were asked for before the tables.
+    /// `layers` are asked for the newest first, those in memory before the tables.
     pub(crate) fn new(
         tree: Arc<Tree>,
         range: KeyRange,
         (below, held): (u64, T),
-        in_memory: impl Iterator<Item = Span>,
-        tables: impl Iterator<Item = Table>,
+        layers: Vec<Layer>,
     ) -> Self {
-        let in_memory = in_memory.map(|(first, last)| Section {
-            first: Slice::from(first.0),
-            last: Slice::from(last.0),
-            table: None,
-        });
-        let tables = tables.map(|table| {
-            let keys = &table.metadata.key_range;
-            Section { first: keys.min().clone(), last: keys.max().clone(), table: Some(table) }
-        });
-        let sections = in_memory.chain(tables).filter(|section| section.overlaps(&range));
-        let sections = join(sections.collect());
+        let sections = layers.iter().flat_map(Layer::sections);
+        let sections = join(sections.filter(|section| section.overlaps(&range)).collect());
         let tells_first = tree.emptied.wants_to_learn();
-        Self { tree, range, below, sections, at: At::Nowhere, held, tells_first }
+        Self { tree, range, below, layers, sections, at: At::Nowhere, held, tells_first }
     }
 
     /// Goes to the next pair, in this section or a later one.
@@ -97,6 +100,7 @@ impl<T: Clone + Send + 'static> TreeWalk<T> {
                 At::Nowhere => false,
                 At::Table(walk) => walk.advance()?,
                 At::Merged(walk) => walk.advance()?,
+                At::Scanned(walk) => walk.advance()?,
             };
             if has_come {
                 return Ok(true);
@@ -115,11 +119,64 @@ impl<T: Clone + Send + 'static> TreeWalk<T> {
                 Ok(At::Table(Box::new(walk)))
             }
             None => {
-                let (range, held) = (section.within(&self.range), self.held.clone());
-                let scan = self.tree.scan(range, Direction::Forward, self.below, held);
-                Ok(At::Merged(ScanWalk::from(scan)))
+                let range = section.within(&self.range);
+                let sources = self.layers.iter().filter_map(|layer| self.source(layer, &range));
+                if let Some(walk) = MergeWalk::new(sources) {
+                    return Ok(At::Merged(Box::new(walk)));
+                }
+                let scan = self.tree.scan(range, Direction::Forward, self.below, self.held.clone());
+                Ok(At::Scanned(ScanWalk::from(scan)))
             }
         }
+    }
+
+    /// What a layer has of a range; none if it has nothing.
+    fn source(&self, layer: &Layer, range: &KeyRange) -> Option<Source> {
+        let sections = layer.sections().filter(|section| section.overlaps(range));
+        match layer {
+            Layer::Memory(memtable, _) => {
+                let memtable = Arc::clone(memtable);
+                let walk = || MemoryWalk::new(memtable, range.clone(), self.below);
+                sections.last().map(|_| Source::Memory(walk()))
+            }
+            Layer::Run(_) => {
+                let tables: VecDeque<_> = sections.filter_map(|section| section.table).collect();
+                let (tree, is_empty) = (Arc::clone(&self.tree), tables.is_empty());
+                let walk = || RunWalk::new(tree, range.clone(), self.below, tables);
+                (!is_empty).then(|| Source::Run(Box::new(walk())))
+            }
+        }
+    }
+}
+
+impl Layer {
+    /// The tables of a run that may have keys of a range; none if there are none.
+    pub(crate) fn of_run(run: &[Table], range: &KeyRange) -> Option<Self> {
+        let begun =
+            run.partition_point(|table| is_before(table.metadata.key_range.max(), &range.start));
+        let tables = &run[begun..];
+        let ended =
+            tables.partition_point(|table| !is_behind(table.metadata.key_range.min(), &range.end));
+        (ended > 0).then(|| Self::Run(tables[..ended].to_vec()))
+    }
+
+    /// The keys of its parts.
+    fn sections(&self) -> impl Iterator<Item = Section> {
+        let (memory, tables) = match self {
+            Self::Memory(_, keys) => (Some(keys), [].as_slice()),
+            Self::Run(tables) => (None, &**tables),
+        };
+        let memory = memory.into_iter().map(|(first, last)| Section {
+            first: Slice::from(first.0.clone()),
+            last: Slice::from(last.0.clone()),
+            table: None,
+        });
+        let tables = tables.iter().map(|table| {
+            let keys = &table.metadata.key_range;
+            let (first, last) = (keys.min().clone(), keys.max().clone());
+            Section { first, last, table: Some(table.clone()) }
+        });
+        memory.chain(tables)
     }
 }
 
@@ -138,6 +195,7 @@ impl<T: Clone + Send + 'static> Walk for TreeWalk<T> {
             At::Nowhere => None,
             At::Table(walk) => walk.lent(),
             At::Merged(walk) => walk.lent(),
+            At::Scanned(walk) => walk.lent(),
         }
     }
 }
@@ -166,7 +224,7 @@ impl Section {
     }
 }
 
-fn is_before(key: &[u8], start: &Bound<Vec<u8>>) -> bool {
+pub(crate) fn is_before(key: &[u8], start: &Bound<Vec<u8>>) -> bool {
     match start {
         Bound::Included(start) => key < &**start,
         Bound::Excluded(start) => key <= &**start,
@@ -174,7 +232,7 @@ fn is_before(key: &[u8], start: &Bound<Vec<u8>>) -> bool {
     }
 }
 
-fn is_behind(key: &[u8], end: &Bound<Vec<u8>>) -> bool {
+pub(crate) fn is_behind(key: &[u8], end: &Bound<Vec<u8>>) -> bool {
     match end {
         Bound::Included(end) => key > &**end,
         Bound::Excluded(end) => key >= &**end,
@@ -201,7 +259,7 @@ fn join(mut sections: Vec<Section>) -> VecDeque<Section> {
 }
 
 /// A walk through one table, block after block.
-struct TableWalk {
+pub(crate) struct TableWalk {
     tree: Arc<Tree>,
     table: Table,
     file: Arc<File>,
@@ -227,8 +285,10 @@ struct Pairs {
     block: Option<Slice>,
     /// The keys, one behind the other.
     keys: Vec<u8>,
-    /// Where the key and the value of each pair are.
-    places: Vec<(Range<usize>, Range<usize>)>,
+    /// Where the key and the value of each pair are. There is no value if the key was removed.
+    places: Vec<(Range<usize>, Option<Range<usize>>)>,
+    /// Whether keys that were removed are among the pairs.
+    with_removed: bool,
     /// The key met last, whose older versions may follow.
     last_key: Vec<u8>,
     /// Whether a key of the range was met.
@@ -236,7 +296,7 @@ struct Pairs {
 }
 
 impl TableWalk {
-    fn begin(
+    pub(crate) fn begin(
         tree: Arc<Tree>,
         table: Table,
         range: KeyRange,
@@ -264,6 +324,20 @@ impl TableWalk {
             place: None,
             is_over: false,
         })
+    }
+
+    /// The same with keys that were removed.
+    pub(crate) fn with_removed(mut self) -> Self {
+        self.pairs.with_removed = true;
+        self
+    }
+
+    /// The pair that it has come to. There is no value if the key was removed.
+    pub(crate) fn pair(&self) -> Option<(&[u8], Option<Value<'_>>)> {
+        let (key, value) = self.pairs.places.get(self.place?)?;
+        let block = self.pairs.block.as_ref()?;
+        let value = value.clone().map(|value| Value::copied(&block[value]));
+        Some((&self.pairs.keys[key.clone()], value))
     }
 
     /// Reads on unless so many bytes of the next block are there. False if the table has ended.
@@ -333,9 +407,8 @@ impl Walk for TableWalk {
     }
 
     fn lent(&self) -> Option<(&[u8], Value<'_>)> {
-        let (key, value) = self.pairs.places.get(self.place?)?;
-        let block = self.pairs.block.as_ref()?;
-        Some((&self.pairs.keys[key.clone()], Value::copied(&block[value.clone()])))
+        let (key, value) = self.pair()?;
+        Some((key, value?))
     }
 }
 
@@ -364,9 +437,10 @@ impl Pairs {
             self.has_begun = true;
             self.last_key.clear();
             self.last_key.extend_from_slice(key);
-            match item.value {
-                Some(value) => self.places.push((begins..self.keys.len(), value.0..value.1)),
-                None => self.keys.truncate(begins),
+            let value = item.value.as_ref().map(|value| value.0..value.1);
+            match value.is_some() || self.with_removed {
+                true => self.places.push((begins..self.keys.len(), value)),
+                false => self.keys.truncate(begins),
             }
         }
         self.block = Some(block.inner.data);

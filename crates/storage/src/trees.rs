@@ -1,7 +1,9 @@
 //! The trees of a store on disk: one `lsm-tree` per keyspace, driven by us.
 //!
 //! Owns what a tree has taken in since its last flush. A tree has no journal of its own: what is not
-//! flushed is recovered from ours.
+//! flushed is recovered from ours. How its tables come and go is in `tables`.
+
+mod tables;
 
 use std::fs;
 use std::io;
@@ -11,22 +13,21 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use lsm_tree::compaction::Leveled;
 use lsm_tree::config::{BlockSizePolicy, PinningPolicy};
 use lsm_tree::file_accessor::FileAccessor;
 use lsm_tree::table::block::BlockType;
 use lsm_tree::table::util::load_block;
 use lsm_tree::table::{BlockHandle, IndexBlock};
 use lsm_tree::{
-    AbstractTree, AnyTree, Cache, Config, DescriptorTable, GlobalTableId, Guard,
-    SequenceNumberCounter, Slice, Table,
+    AbstractTree, AnyTree, Cache, Config, DescriptorTable, GlobalTableId, Guard, InternalValue,
+    Memtable, SequenceNumberCounter, Slice, Table, ValueType,
 };
 
 use crate::disk::DiskOptions;
 use crate::emptied::Emptied;
 use crate::files::{DIRECTORY_MODE, FILE_MODE};
 use crate::store::{Bytes, Damage, Direction, KeyRange, ReadError, Scan};
-use crate::table_walk::{Span, TreeWalk};
+use crate::table_walk::{Layer, Span, TreeWalk, is_before, is_behind};
 use crate::walk::{ScanWalk, Walk};
 
 /// Open table files kept at hand. Far below the usual limit of 1,024 descriptors per process.
@@ -88,6 +89,7 @@ impl TreeContext {
             persisted,
             path,
             tree,
+            memtable_bytes: self.options.memtable_bytes,
             descriptors: Arc::clone(&self.descriptors),
             sequences: self.sequences.clone(),
             newest: Mutex::new(newest),
@@ -106,6 +108,7 @@ pub(crate) struct Tree {
     pub(crate) persisted: u64,
     path: PathBuf,
     tree: AnyTree,
+    memtable_bytes: u64,
     descriptors: Arc<DescriptorTable>,
     sequences: SequenceNumberCounter,
     newest: Mutex<Newest>,
@@ -138,6 +141,8 @@ struct InMemory {
     /// The lowest sequence.
     oldest: u64,
     keys: Span,
+    /// The memtables, the oldest first, once they are sealed.
+    memtables: Vec<Arc<Memtable>>,
 }
 
 impl InMemory {
@@ -168,11 +173,26 @@ impl Tree {
         self.tree.remove(Slice::from(key.0), sequence).1
     }
 
+    /// Begins to write what a batch has for it. The caller holds the commit lock until it is written.
+    pub(crate) fn begin_batch(
+        &self,
+        (first, last): (&Bytes, &Bytes),
+        sequence: u64,
+    ) -> Writing<'_> {
+        self.note(first, sequence);
+        self.note(last, sequence);
+        let fills = self.emptied.begin_filling(sequence);
+        Writing { tree: self, memtable: self.tree.active_memtable(), fills }
+    }
+
     /// Before the memtable gets the key: a walk that does not find it there must know that it may be.
     fn note(&self, key: &Bytes, oldest: u64) {
         match &mut self.unflushed().active {
             Some(active) => active.extend(key),
-            empty => *empty = Some(InMemory { oldest, keys: (detached(key), detached(key)) }),
+            empty => {
+                let (keys, memtables) = ((detached(key), detached(key)), Vec::new());
+                *empty = Some(InMemory { oldest, keys, memtables });
+            }
         }
     }
 
@@ -190,45 +210,26 @@ impl Tree {
     /// lock, and is the only one to flush.
     pub(crate) fn seal(&self) {
         let mut unflushed = self.unflushed();
-        if self.tree.rotate_memtable().is_some() {
-            let active = unflushed.active.take();
-            match (&mut unflushed.sealed, active) {
-                (Some(sealed), Some(active)) => {
-                    sealed.extend(&active.keys.0);
-                    sealed.extend(&active.keys.1);
-                }
-                (sealed, active) => *sealed = sealed.take().or(active),
+        let Some(memtable) = self.tree.rotate_memtable() else { return };
+        let active = unflushed.active.take();
+        match (&mut unflushed.sealed, active) {
+            (Some(sealed), Some(active)) => {
+                sealed.extend(&active.keys.0);
+                sealed.extend(&active.keys.1);
             }
+            (sealed, active) => *sealed = sealed.take().or(active),
+        }
+        if let Some(sealed) = &mut unflushed.sealed {
+            sealed.memtables.push(memtable);
         }
     }
 
-    /// Writes the sealed memtable to a table. The journal is synced through its records.
-    pub(crate) fn flush(&self, oldest_snapshot: u64) -> Result<(), lsm_tree::Error> {
-        let lock = self.tree.get_flush_lock();
-        self.tree.flush(&lock, oldest_snapshot)?;
-        drop(lock);
-        self.unflushed().sealed = None;
-        self.note_tables();
-        close_to_others(&self.path)?;
-        Ok(())
-    }
-
-    /// Merges tables until there is nothing to merge.
-    pub(crate) fn compact(
-        &self,
-        oldest_snapshot: impl Fn() -> u64,
-        stop: &AtomicBool,
-    ) -> Result<(), lsm_tree::Error> {
-        loop {
-            let before = self.tree.current_version().id();
-            self.tree.compact(Arc::new(Leveled::default()), oldest_snapshot())?;
-            close_to_others(&self.path)?;
-            self.note_tables();
-            let is_over = self.tree.current_version().id() == before;
-            if is_over || stop.load(Ordering::Acquire) || self.is_dropped() {
-                return Ok(());
-            }
-        }
+    /// Whether keys of a range may be in memory only.
+    pub(crate) fn has_in_memory(&self, range: &KeyRange) -> bool {
+        let overlaps =
+            |keys: &Span| !is_before(&keys.1, &range.start) && !is_behind(&keys.0, &range.end);
+        let unflushed = self.unflushed();
+        unflushed.active.iter().chain(&unflushed.sealed).any(|memory| overlaps(&memory.keys))
     }
 
     fn newest(&self) -> MutexGuard<'_, Newest> {
@@ -325,17 +326,29 @@ impl Tree {
                 return Box::new(ScanWalk::from(Box::new(std::iter::empty()) as Scan));
             }
         }
-        let in_memory = {
-            let unflushed = self.unflushed();
-            let spans = [&unflushed.sealed, &unflushed.active];
-            spans.map(|memory| memory.as_ref().map(|memory| memory.keys.clone()))
-        };
+        let mut layers = self.layers_in_memory();
         let (version, newest) = (self.tree.current_version(), *self.newest());
         if version.id() != newest.version || below < newest.since {
             return Box::new(ScanWalk::from(self.scan(range, Direction::Forward, below, held)));
         }
-        let (in_memory, tables) = (in_memory.into_iter().flatten(), version.iter_tables().cloned());
-        Box::new(TreeWalk::new(Arc::clone(self), range, (below, held), in_memory, tables))
+        let runs = version.iter_levels().flat_map(|level| level.iter());
+        layers.extend(runs.filter_map(|run| Layer::of_run(run, &range)));
+        Box::new(TreeWalk::new(Arc::clone(self), range, (below, held), layers))
+    }
+
+    /// The memtables, the newest first.
+    fn layers_in_memory(&self) -> Vec<Layer> {
+        // A memtable is sealed under this lock.
+        let unflushed = self.unflushed();
+        let active = unflushed
+            .active
+            .iter()
+            .map(|active| Layer::Memory(self.tree.active_memtable(), active.keys.clone()));
+        let sealed = unflushed.sealed.iter().flat_map(|sealed| {
+            let memtables = sealed.memtables.iter().rev();
+            memtables.map(|memtable| Layer::Memory(Arc::clone(memtable), sealed.keys.clone()))
+        });
+        active.chain(sealed).collect()
     }
 
     /// The file of a table, which stays open for the next reader.
@@ -391,6 +404,35 @@ impl Tree {
             }
         }
         Ok(damages)
+    }
+}
+
+/// A batch on its way into the memtable of a tree.
+pub(crate) struct Writing<'t> {
+    tree: &'t Tree,
+    memtable: Arc<Memtable>,
+    /// Whether a range is known to be empty that a key may be in.
+    fills: bool,
+}
+
+impl Writing<'_> {
+    /// Returns the size of the memtable.
+    pub(crate) fn insert(&self, key: Bytes, value: Bytes, sequence: u64) -> u64 {
+        if self.fills {
+            self.tree.emptied.fill(&key, sequence);
+        }
+        let (key, value) = (Slice::from(key.0), Slice::from(value.0));
+        self.put(InternalValue::from_components(key, value, sequence, ValueType::Value))
+    }
+
+    /// Returns the size of the memtable.
+    pub(crate) fn remove(&self, key: Bytes, sequence: u64) -> u64 {
+        self.tree.emptied.note_removed(&key);
+        self.put(InternalValue::new_tombstone(Slice::from(key.0), sequence))
+    }
+
+    fn put(&self, item: InternalValue) -> u64 {
+        self.memtable.insert(item).1
     }
 }
 

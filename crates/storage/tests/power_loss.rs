@@ -6,13 +6,15 @@
 
 #![allow(clippy::unwrap_used, reason = "a panic is the report")]
 
+use std::collections::BTreeMap;
+use std::ops::Bound;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use proptest::prelude::*;
 use quorate_storage::{
-    Batch, CommitError, Direction, DiskOptions, DiskStore, Fate, KeyRange, KeyspaceError,
+    Batch, Bytes, CommitError, Direction, DiskOptions, DiskStore, Fate, KeyRange, KeyspaceError,
     OpenError, ReadError, SimulatedFiles, Snapshot, Store, SyncError,
 };
 
@@ -44,7 +46,8 @@ fn numbers(store: &DiskStore) -> Vec<u64> {
         let Some((_, id)) = found.iter().find(|(known, _)| known == name) else {
             return Vec::new();
         };
-        let pairs = snapshot.scan(*id, KeyRange::all(), Direction::Forward).unwrap();
+        let written = KeyRange { start: Bound::Unbounded, end: Bound::Excluded(vec![INGESTED]) };
+        let pairs = snapshot.scan(*id, written, Direction::Forward).unwrap();
         let number = |pair: Result<(quorate_storage::Bytes, quorate_storage::Bytes), _>| {
             let (key, bytes) = pair.unwrap();
             let number = u64::from_be_bytes((&key[..]).try_into().unwrap());
@@ -59,6 +62,31 @@ fn numbers(store: &DiskStore) -> Vec<u64> {
     assert_eq!(keys("two", 900), thirds, "a batch is there in part");
     assert_eq!(log, (0..log.len() as u64).collect::<Vec<_>>(), "not a prefix");
     log
+}
+
+/// The first byte of keys that are ingested.
+const INGESTED: u8 = 0xFF;
+
+/// Ingests pairs, in turns into a tree that is written to as well and into one that is not.
+fn ingest(store: &DiskStore, round: u64, count: u8) {
+    let name = ["one", "apart"][usize::from(!round.is_multiple_of(2))];
+    let keyspace = store.create_keyspace(name).unwrap();
+    let key = |n: u8| [&[INGESTED][..], &round.to_be_bytes(), &[n]].concat();
+    let mut pairs = (0..count).map(|n| (Bytes::from(key(n)), Bytes::from(vec![n; 50])));
+    store.ingest(keyspace, &mut pairs).unwrap();
+}
+
+/// How many pairs there are of each round.
+fn ingested(store: &DiskStore) -> BTreeMap<u64, u8> {
+    let (range, mut rounds) = (KeyRange::prefix(&[INGESTED]), BTreeMap::new());
+    for (_, keyspace) in store.keyspaces().into_iter().filter(|(name, _)| name != "log") {
+        for pair in store.snapshot().scan(keyspace, range.clone(), Direction::Forward).unwrap() {
+            let (key, value) = pair.unwrap();
+            assert_eq!(&*value, &[key[9]; 50]);
+            *rounds.entry(u64::from_be_bytes(key[1..9].try_into().unwrap())).or_default() += 1;
+        }
+    }
+    rounds
 }
 
 /// Writes until a tree has been flushed.
@@ -88,6 +116,7 @@ fn has_tables(trees: &Path) -> bool {
 enum Step {
     Write(u8),
     Sync,
+    Ingest(u8),
 }
 
 proptest! {
@@ -97,13 +126,18 @@ proptest! {
     fn what_was_synced_survives_and_the_rest_is_a_prefix(
         lives in proptest::collection::vec(
             (proptest::collection::vec(
-                prop_oneof![3 => (1_u8..12).prop_map(Step::Write), 1 => Just(Step::Sync)], 1..12),
+                prop_oneof![
+                    3 => (1_u8..12).prop_map(Step::Write),
+                    1 => Just(Step::Sync),
+                    1 => (1_u8..40).prop_map(Step::Ingest),
+                ], 1..12),
              proptest::collection::vec(any::<bool>(), 64)),
             1..4),
     ) {
         let directory = tempfile::tempdir().unwrap();
         let mut files = SimulatedFiles::new();
         let mut next = 0;
+        let mut rounds = BTreeMap::new();
         for (steps, fates) in lives {
             let store = open(&files, directory.path()).unwrap();
             let mut promised = next;
@@ -119,6 +153,15 @@ proptest! {
                         store.sync_through(store.last_committed()).unwrap();
                         promised = next;
                     }
+                    // A tree keeps nothing that is newer than what the journal has.
+                    Step::Ingest(count) => {
+                        let round = rounds.len() as u64;
+                        write(&store, next);
+                        next += 1;
+                        ingest(&store, round, count);
+                        rounds.insert(round, count);
+                        promised = next;
+                    }
                 }
             }
             let mut fates = fates.into_iter().cycle();
@@ -131,6 +174,9 @@ proptest! {
             prop_assert!(found >= promised, "{found} of {promised} that were synced");
             prop_assert!(found <= next);
             next = found;
+            if !rounds.is_empty() {
+                prop_assert_eq!(ingested(&store), rounds.clone());
+            }
             prop_assert_eq!(store.verify().unwrap(), []);
         }
     }
@@ -512,4 +558,52 @@ fn only_the_owner_may_look_at_files_whatever_their_maker() {
             left.extend(std::fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()));
         }
     }
+}
+
+/// Tables that hold nothing but discarded keys go whole, which the journal does not tell: a start after a crash may find
+/// the keys again, until the journal has gone on.
+#[test]
+fn discarded_keys_may_come_back_until_the_store_is_settled_and_never_after() {
+    const PREFIX: u8 = 7;
+    let directory = tempfile::tempdir().unwrap();
+    let files = SimulatedFiles::new();
+    let store = open(&files, directory.path()).unwrap();
+    let keyspace = store.create_keyspace("k").unwrap();
+    let left = |store: &DiskStore| {
+        let range = KeyRange::prefix(&[PREFIX]);
+        let scan = store.snapshot().scan(keyspace, range, Direction::Forward).unwrap();
+        scan.map(|pair| pair.unwrap().0).collect::<Vec<_>>()
+    };
+    for number in 0..100 {
+        let mut batch = Batch::new();
+        batch.insert(keyspace, &[PREFIX, number], vec![number; 200]);
+        store.commit(batch).unwrap();
+    }
+    store.discard(keyspace, &KeyRange::prefix(&[PREFIX])).unwrap();
+    let point = store.replay_point();
+    assert_eq!(left(&store), [], "all of them were in tables of their own");
+    assert!(!store.is_settled(point));
+    let crashed = files.crash(|| Fate::Kept);
+    drop(store);
+    let store = open(&crashed, directory.path()).unwrap();
+    assert_eq!(left(&store).len(), 100, "the journal has put them there again");
+
+    store.discard(keyspace, &KeyRange::prefix(&[PREFIX])).unwrap();
+    let point = store.replay_point();
+    assert_eq!(left(&store), []);
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    for number in 0_u32.. {
+        if store.is_settled(point) {
+            break;
+        }
+        let mut batch = Batch::new();
+        batch.insert(keyspace, &number.to_be_bytes(), vec![0; 20_000]);
+        store.commit(batch).unwrap();
+        assert!(std::time::Instant::now() < deadline, "the journal does not go on");
+    }
+    let crashed = crashed.crash(|| Fate::Kept);
+    drop(store);
+    let store = open(&crashed, directory.path()).unwrap();
+    assert_eq!(left(&store), []);
+    assert_eq!(store.verify().unwrap(), []);
 }

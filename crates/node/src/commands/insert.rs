@@ -1,6 +1,7 @@
 //! `insert`: documents in, one result for all of them.
 
-use bson::raw::cstr;
+use bson::raw::{RawElement, cstr};
+use bson::spec::ElementType;
 use bson::{Bson, Document, RawBsonRef, RawDocumentBuf, Timestamp, doc};
 
 use super::common::{WriteConcern, count_capped};
@@ -68,8 +69,10 @@ pub(super) fn with_timestamps(writer: &mut Writer<'_>, document: RawDocumentBuf)
         let empty = RawBsonRef::Timestamp(Timestamp { time: 0, increment: 0 });
         name != "_id" && value == empty
     };
-    let mut elements = document.iter();
-    if !elements.any(|found| found.is_ok_and(|(name, value)| is_empty(name.as_str(), value))) {
+    // Nearly all documents have none, and no value need be read to know it.
+    let mut elements = document.iter_elements();
+    let is_timestamp = |found: &RawElement<'_>| found.element_type() == ElementType::Timestamp;
+    if !elements.any(|found| found.is_ok_and(|found| is_timestamp(&found))) {
         return document;
     }
     let Ok(elements) = document.iter().collect::<Result<Vec<_>, _>>() else { return document };

@@ -23,8 +23,11 @@ use std::sync::Arc;
 
 use bson::{Document, RawDocument, doc};
 use quorate_storage::key::RecordId;
-use quorate_storage::{Batch, Direction};
+use quorate_storage::{Batch, Bytes, Direction};
 
+mod gathered;
+
+use self::gathered::{Gathered, Sorted};
 use super::Writer;
 use super::check::{duplicate_key, index_keys_of};
 use crate::catalog::{Collection, Ident, Index};
@@ -43,6 +46,9 @@ const STEP_BYTES: usize = 256 * 1024;
 /// Bytes of keys that are put in order before they are written: a tree takes keys in their order at a
 /// fraction of what it takes others at.
 const SORTED_BYTES: usize = if cfg!(test) { 16 * 1024 } else { 16 * 1024 * 1024 };
+
+/// Bytes of keys in order from which on they are written as tables and not through the journal.
+const INGESTED_BYTES: usize = if cfg!(test) { 4 * 1024 } else { 256 * 1024 };
 
 /// Records that are looked at under one hold of the lock: a collection with no more is indexed at
 /// once, and a build with no more changes to follow comes to its end.
@@ -144,6 +150,28 @@ impl Hand<'_, '_> {
     }
 }
 
+impl Hand<'_, '_> {
+    /// Writes entries in their order, straight to the tables of the store.
+    fn ingest(
+        &mut self,
+        entries: &mut dyn Iterator<Item = (Bytes, Bytes)>,
+    ) -> Result<View, CommandError> {
+        match self {
+            Self::Free(node, _) => {
+                node.ingest_entries(entries)?;
+                Ok(node.view())
+            }
+            Self::Holder(writer) => {
+                // The row that calls the entries garbage comes first.
+                writer.flush()?;
+                writer.node.ingest_entries(entries)?;
+                writer.forget_view();
+                Ok(writer.view().clone())
+            }
+        }
+    }
+}
+
 impl Building {
     /// How many documents there are to index at most, by the numbers of the first and the last record.
     pub(crate) fn most_documents(&self) -> Result<u64, CommandError> {
@@ -234,34 +262,47 @@ impl Building {
             for key in &found.keys {
                 gathered.add(&self.index, key, record);
             }
-            if gathered.bytes > SORTED_BYTES {
+            if gathered.bytes() > SORTED_BYTES {
                 self.write_in_order(&mut keys, std::mem::take(&mut gathered))?;
             }
         }
         self.write_in_order(&mut keys, gathered)
     }
 
-    /// Writes keys, the first ones first.
+    /// Writes entries, the first ones first.
     fn write_in_order(
         &self,
         keys: &mut KeyWriter<'_, '_>,
         gathered: Gathered,
     ) -> Result<(), CommandError> {
-        let mut entries = gathered.entries;
-        entries.sort_unstable();
-        // Equal keys stand side by side, and nothing is there before the first ones are written.
-        let looks_up = self.index.unique && keys.has_written;
-        let mut twice = entries.windows(2).filter(|pair| pair[0].0 == pair[1].0);
-        if let (true, Some(pair)) = (self.index.unique, twice.next()) {
-            return Err(self.duplicate(pair[1].1));
+        let entries = gathered.into_sorted();
+        if self.index.unique {
+            self.check_unique(&entries, keys)?;
         }
-        for (entry, record) in entries {
-            if looks_up && keys.view.unique_entry(&entry)?.is_some() {
+        if entries.bytes() < INGESTED_BYTES {
+            for (entry, record) in entries.iter() {
+                keys.add(&self.index, entry, record)?;
+            }
+            return keys.step();
+        }
+        keys.ingest(
+            &mut entries.iter().map(|(entry, record)| (entry, value_of(&self.index, record))),
+        )
+    }
+
+    /// Refuses entries of a unique index that two records have.
+    fn check_unique(&self, entries: &Sorted, keys: &KeyWriter<'_, '_>) -> Result<(), CommandError> {
+        // Equal entries stand side by side, and nothing is there before the first ones are written.
+        let mut last: Option<Bytes> = None;
+        for (entry, record) in entries.iter() {
+            let is_taken = last.as_ref() == Some(&entry)
+                || keys.has_written && keys.view.unique_entry(&entry)?.is_some();
+            if is_taken {
                 return Err(self.duplicate(record));
             }
-            keys.add(&self.index, entry, record)?;
+            last = Some(entry);
         }
-        keys.step()
+        Ok(())
     }
 
     /// The refusal of a record whose key another one has.
@@ -336,22 +377,6 @@ impl Building {
     }
 }
 
-/// Keys of an index that are not written yet, and their records.
-#[derive(Default)]
-struct Gathered {
-    entries: Vec<(Vec<u8>, RecordId)>,
-    /// What they take in memory.
-    bytes: usize,
-}
-
-impl Gathered {
-    fn add(&mut self, index: &Index, key: &[u8], record: RecordId) {
-        let (entry, _) = index_entry(index, key, record);
-        self.bytes += entry.capacity() + size_of::<(Vec<u8>, RecordId)>();
-        self.entries.push((entry, record));
-    }
-}
-
 /// Makes the keys of documents in an index.
 struct KeysIn(Index);
 
@@ -364,6 +389,14 @@ impl Examiner for KeysIn {
         document: LentDocument<'_>,
     ) -> Result<Option<Self::Item>, CommandError> {
         Ok(Some((record, index_keys_of(&self.0, &document)?)))
+    }
+}
+
+/// What an index keeps under the entry of a record.
+fn value_of(index: &Index, record: RecordId) -> Bytes {
+    match index.unique {
+        true => Bytes::from(&record.to_bytes()),
+        false => Bytes::from(&[]),
     }
 }
 
@@ -404,14 +437,26 @@ impl<'a, 'n> KeyWriter<'a, 'n> {
     }
 
     /// Adds an entry that no other record has.
-    fn add(&mut self, index: &Index, entry: Vec<u8>, record: RecordId) -> Result<(), CommandError> {
-        let value = match index.unique {
-            true => record.to_bytes().to_vec(),
-            false => Vec::new(),
-        };
+    fn add(
+        &mut self,
+        index: &Index,
+        entry: impl Into<Bytes>,
+        record: RecordId,
+    ) -> Result<(), CommandError> {
+        let entry = entry.into();
         self.bytes += entry.len();
-        self.batch.insert(self.view.keyspaces.indexes, entry, value);
+        self.batch.insert(self.view.keyspaces.indexes, entry, value_of(index, record));
         self.step_if_full()
+    }
+
+    /// Writes entries that no other record has, in their order, after what was added before.
+    fn ingest(
+        &mut self,
+        entries: &mut dyn Iterator<Item = (Bytes, Bytes)>,
+    ) -> Result<(), CommandError> {
+        self.step()?;
+        self.view = self.hand.ingest(entries)?;
+        Ok(())
     }
 
     fn take(&mut self, index: &Index, key: &[u8], record: RecordId) -> Result<(), CommandError> {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use bson::{Binary, Document, doc};
-use quorate_storage::{Batch, Direction, KeyRange, KeyspaceId};
+use quorate_storage::{Batch, KeyspaceId};
 
 use super::Writer;
 use super::oplog::oplog_namespace;
@@ -13,9 +13,6 @@ use crate::error::{CommandError, ErrorCode};
 use crate::namespace::Namespace;
 use crate::replication::takes_back;
 use crate::transactions::namespace_key;
-
-/// Keys of dropped collections removed in one step of maintenance.
-const PURGE_STEP: usize = 1000;
 
 impl Writer<'_> {
     /// The collection of this name, created without options if it does not exist.
@@ -255,43 +252,6 @@ impl Writer<'_> {
             Ok((Arc::clone(&collection), collection))
         })?;
         Ok(())
-    }
-
-    /// Removes some keys of what was dropped. Returns whether there is more to do.
-    pub(crate) fn purge_step(&mut self) -> Result<bool, CommandError> {
-        let catalog = self.node.catalog();
-        if catalog.first_dropped().is_none() {
-            return Ok(false);
-        }
-        let held = self.restorable()?;
-        let Some(ident) =
-            catalog.dropped().find(|&ident| !held.contains(&ident) && !self.is_being_built(ident))
-        else {
-            return Ok(false);
-        };
-        let keyspaces = self.node.keyspaces();
-        let mut batch = Batch::new();
-        for keyspace in [keyspaces.records, keyspaces.indexes] {
-            let range = KeyRange::prefix(&ident.prefix());
-            let scan = self.view().snapshot.scan(keyspace, range, Direction::Forward)?;
-            for pair in scan.take(PURGE_STEP - batch.len()) {
-                batch.remove(keyspace, pair?.0);
-            }
-        }
-        if batch.is_empty() {
-            let mut batch = Batch::new();
-            if keyspaces.history == Some(ident) {
-                batch.cut_log(keyspaces.oplog, 0);
-            }
-            let mut catalog = (*self.node.catalog()).clone();
-            catalog.forget(ident, keyspaces.catalog, &mut batch);
-            self.state.greatest_keys.remove(&ident);
-            let sequence = self.node.commit_catalog(batch, catalog)?;
-            self.after_commit(sequence);
-        } else {
-            self.commit(batch)?;
-        }
-        Ok(true)
     }
 
     pub(super) fn note_multikey(

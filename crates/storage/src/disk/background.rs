@@ -14,7 +14,7 @@ use std::time::Duration;
 use super::{Shared, lock};
 use crate::journal;
 use crate::manifest::Kind;
-use crate::store::CommitError;
+use crate::store::{Bytes, CommitError, KeyRange, ReplayPoint, check_key, check_rising};
 use crate::trees::Tree;
 
 /// A tree whose oldest unflushed record is further back than this in the journal is flushed.
@@ -22,6 +22,12 @@ const MAX_REPLAY_BYTES: u64 = 64 << 20;
 
 /// How long a flush that found the disk full waits before it is tried again.
 const RETRY_AFTER: Duration = Duration::from_millis(500);
+
+/// How long nothing is committed until memtables that are worth it are flushed.
+const QUIET_AFTER: Duration = Duration::from_secs(3);
+
+/// The part of a memtable that is worth flushing while nothing is committed.
+pub(super) const QUIET_PART: u64 = 4;
 
 /// What the background threads are told, and tell.
 #[derive(Default)]
@@ -36,6 +42,8 @@ pub(super) struct Work {
     stop: AtomicBool,
     /// Whether writers must wait.
     behind: AtomicBool,
+    /// Whether the flushing thread looks from time to time whether commits have ceased.
+    watches: AtomicBool,
 }
 
 #[derive(Default)]
@@ -52,6 +60,14 @@ impl Work {
     /// Writers wait until the flushing thread has looked again.
     pub(super) fn hold_writers(&self) {
         self.behind.store(true, Ordering::Release);
+    }
+
+    /// A memtable is worth flushing once nothing is committed for a while.
+    pub(super) fn watch(&self) {
+        let watches = &self.watches;
+        if !watches.load(Ordering::Acquire) && !watches.swap(true, Ordering::AcqRel) {
+            self.wake();
+        }
     }
 
     pub(super) fn wake(&self) {
@@ -149,22 +165,31 @@ impl Shared {
         loop {
             let work = &self.work;
             let mut state = lock(&work.state);
+            let mut last = self.group.last_committed();
+            let mut is_quiet = false;
             while !state.wanted && !work.stops() {
-                if state.full {
-                    let waited = work.wanted.wait_timeout(state, RETRY_AFTER);
-                    let (next, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
-                    state = next;
-                    state.wanted |= timeout.timed_out();
-                } else {
-                    state = work.wanted.wait(state).unwrap_or_else(PoisonError::into_inner);
-                }
+                let watches = work.watches.load(Ordering::Acquire);
+                let patience = match (state.full, watches) {
+                    (true, _) => RETRY_AFTER,
+                    (false, true) => QUIET_AFTER,
+                    (false, false) => {
+                        state = work.wanted.wait(state).unwrap_or_else(PoisonError::into_inner);
+                        continue;
+                    }
+                };
+                let waited = work.wanted.wait_timeout(state, patience);
+                let (next, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
+                state = next;
+                let before = std::mem::replace(&mut last, self.group.last_committed());
+                is_quiet = timeout.timed_out() && watches && before == last;
+                state.wanted |= is_quiet || timeout.timed_out() && state.full;
             }
             state.wanted = false;
             drop(state);
             if work.stops() {
                 return;
             }
-            let full = match self.flush_round() {
+            let full = match self.flush_round(is_quiet) {
                 Ok(()) => false,
                 Err(Failure::Full) => true,
                 Err(Failure::Other) => {
@@ -191,7 +216,7 @@ impl Shared {
         self.work.behind.store(behind, Ordering::Release);
     }
 
-    fn flush_round(&self) -> Result<(), Failure> {
+    fn flush_round(&self, is_quiet: bool) -> Result<(), Failure> {
         if self.group.has_failed() {
             return Ok(());
         }
@@ -200,11 +225,16 @@ impl Shared {
         self.journal.prepare()?;
         self.journal.write_summaries()?;
         let far_back = self.far_back();
-        let memtable_bytes = self.context.options.memtable_bytes;
+        let mut memtable_bytes = self.context.options.memtable_bytes;
+        if is_quiet {
+            self.work.watches.store(false, Ordering::Release);
+            memtable_bytes /= QUIET_PART;
+        }
         for tree in self.trees() {
+            let flushing = lock(&self.flushing);
             // One that could not be flushed before goes first, so that no more than one is sealed.
             if tree.has_sealed() {
-                self.flush_sealed(&tree)?;
+                self.flush_sealed(&tree, None)?;
             }
             let oldest = tree.oldest_unflushed();
             let is_old = oldest.is_some_and(|oldest| oldest <= far_back);
@@ -212,18 +242,106 @@ impl Shared {
                 let commit = lock(&self.commit);
                 tree.seal();
                 drop(commit);
-                self.flush_sealed(&tree)?;
+                self.flush_sealed(&tree, None)?;
             }
+            drop(flushing);
         }
         self.drop_segments()
     }
 
-    fn flush_sealed(&self, tree: &Tree) -> Result<(), Failure> {
+    /// Puts pairs into a tree by tables of their own, at a sequence that no commit has.
+    ///
+    /// Recovery takes what is above the highest sequence in the tables of a tree from the journal: so all that is below
+    /// the sequence of the new tables is flushed before they are added. What the journal says about the keys is synced,
+    /// since a tree must not keep what the journal may lose.
+    pub(super) fn ingest(
+        &self,
+        tree: &Tree,
+        pairs: &mut dyn Iterator<Item = (Bytes, Bytes)>,
+    ) -> Result<(), CommitError> {
+        let sequence = self.flush_now(tree, None)?;
+        let (mut refused, mut last) = (None, None);
+        let pairs = pairs.map(|(key, value)| {
+            check_rising(&mut last, &key);
+            match check_key(&key) {
+                Ok(()) => Ok((key, value)),
+                Err(error) => {
+                    refused = Some(error);
+                    Err(io::Error::from(io::ErrorKind::InvalidInput).into())
+                }
+            }
+        });
+        let ingested = tree.ingest(pairs, sequence, self.oldest_snapshot());
+        if let Some(refused) = refused {
+            return Err(refused);
+        }
+        ingested.map_err(|error| self.refusal(error.into()))?;
+        self.show_tables(tree).map_err(|failure| self.refusal(failure))?;
+        lock(&self.work.state).merges.insert(tree.number);
+        self.work.merge_wanted.notify_one();
+        Ok(())
+    }
+
+    /// Drops tables all of whose keys nothing reads or writes any more.
+    ///
+    /// Recovery may replay what put the keys there: the caller keeps in mind that they are garbage until the journal has
+    /// gone on. That it is so must be on the disk before.
+    pub(super) fn discard(&self, tree: &Tree, range: &KeyRange) -> Result<(), CommitError> {
+        if tree.has_in_memory(range) {
+            self.flush_now(tree, Some(range))?;
+        } else {
+            self.group.sync_through(self.group.last_committed())?;
+        }
+        tree.drop_tables(range).map_err(|error| self.refusal(error.into()))?;
+        self.show_tables(tree).map_err(|failure| self.refusal(failure))
+    }
+
+    /// Whether the journal is replayed from a place after a point.
+    pub(super) fn is_settled(&self, point: ReplayPoint) -> bool {
+        let replay_from = lock(&self.manifest).replay_from;
+        let segments = Arc::clone(&self.published().segments);
+        let first = segments.iter().find(|segment| segment.number >= replay_from);
+        first.is_some_and(|segment| segment_after(segment) >= point.0)
+    }
+
+    /// Flushes all that a tree has in memory, but for keys that nothing reads any more, and syncs the journal. No commit has
+    /// the sequence that is returned; those before it are flushed.
+    fn flush_now(&self, tree: &Tree, without: Option<&KeyRange>) -> Result<u64, CommitError> {
+        let _flushing = lock(&self.flushing);
+        if self.group.has_failed() {
+            return Err(CommitError::Poisoned);
+        }
+        if tree.has_sealed() {
+            self.flush_sealed(tree, without).map_err(|failure| self.refusal(failure))?;
+        }
+        let commit = lock(&self.commit);
+        let sequence = self.context.sequences.next();
+        tree.seal();
+        drop(commit);
+        match tree.has_sealed() {
+            true => self.flush_sealed(tree, without).map_err(|failure| self.refusal(failure))?,
+            false => self.group.sync_through(self.group.last_committed())?,
+        }
+        Ok(sequence)
+    }
+
+    /// Why a write is refused after a flush that it needs has failed.
+    fn refusal(&self, failure: Failure) -> CommitError {
+        match failure {
+            Failure::Full => CommitError::DiskFull,
+            Failure::Other => {
+                self.group.fail();
+                CommitError::Poisoned
+            }
+        }
+    }
+
+    fn flush_sealed(&self, tree: &Tree, without: Option<&KeyRange>) -> Result<(), Failure> {
         // A tree must not keep what the journal may lose.
         let last = self.group.last_committed();
         self.group.sync_through(last).map_err(|_| Failure::Other)?;
-        tree.flush(self.oldest_snapshot())?;
-        self.show_tables();
+        tree.flush(self.oldest_snapshot(), without)?;
+        self.show_tables(tree)?;
         lock(&self.work.state).merges.insert(tree.number);
         self.work.merge_wanted.notify_one();
         Ok(())
@@ -231,12 +349,13 @@ impl Shared {
 
     /// Lets snapshots see what was flushed and merged. New tables have a sequence, and until the next commit a snapshot
     /// would read those before them, which stay as long as it can.
-    fn show_tables(&self) {
+    fn show_tables(&self, tree: &Tree) -> Result<(), Failure> {
         let commit = lock(&self.commit);
         let mut published = self.published();
         published.visible = published.visible.max(self.context.sequences.get());
         drop(published);
         drop(commit);
+        Ok(tree.forget_older(self.oldest_snapshot())?)
     }
 
     /// Records up to this sequence are too far back to be in memory only.
@@ -317,7 +436,7 @@ impl Shared {
                 continue;
             };
             let merged = tree.compact(|| self.oldest_snapshot(), &work.stop).map_err(Failure::from);
-            self.show_tables();
+            let merged = self.show_tables(&tree).and(merged);
             self.judge();
             // The lock also sees to it that no writer is between its look and its sleep.
             let mut state = lock(&work.state);

@@ -187,6 +187,7 @@ fn assemble(
         manifest: Mutex::new(manifest),
         commit: Mutex::new(CommitState { writer, logs: recovered.logs }),
         published: Arc::new(Mutex::new(published)),
+        flushing: Mutex::default(),
         work: Work::default(),
     })
 }

@@ -5,6 +5,8 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a panic is the report")]
 
+mod tables;
+
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
@@ -12,7 +14,13 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use quorate_storage::{
     Batch, Bytes, CommitError, Direction, KeyRange, KeyspaceError, KeyspaceId, LogTotals,
-    MAX_KEY_LENGTH, ReadError, Snapshot, Store, SyncError,
+    MAX_KEY_LENGTH, ReadError, ReplayPoint, Snapshot, Store, SyncError,
+};
+
+use tables::{
+    walks_show_what_scans_show, what_is_discarded_can_be_removed_and_nothing_else_goes,
+    what_is_ingested_is_there_for_later_snapshots,
+    what_large_owners_have_is_there_in_tables_of_their_own,
 };
 
 /// A store for the length of one case.
@@ -321,49 +329,6 @@ fn it_behaves_like_a_map(factory: &impl Factory) {
         .unwrap();
 }
 
-/// Keys that are mostly appended come to lie in tables that do not overlap, through which walks go straight; random
-/// changes make some of them overlap.
-fn walks_show_what_scans_show(factory: &impl Factory) {
-    let mut chance = quorate_protocol::SplitMix64::new(7);
-    let mut below = move |limit: u64| chance.next_u64() % limit;
-    let store = factory.make();
-    let keyspace = store.create_keyspace("k").unwrap();
-    let (mut next, mut held) = (0, Vec::new());
-    for round in 0..400_u64 {
-        let mut batch = Batch::new();
-        for _ in 0..below(20) {
-            let value = vec![round as u8; below(300) as usize];
-            batch.insert(keyspace, &u64::to_be_bytes(next), value);
-            next += 1 + below(3);
-        }
-        // Now and then something that is there is changed, or goes; in the second half of the rounds not any more.
-        let changes = if round < 200 { below(40).saturating_sub(36) } else { 0 };
-        for _ in 0..changes {
-            let key = below(next + 1).to_be_bytes();
-            match below(2) {
-                0 => batch.insert(keyspace, &key, b"changed"),
-                _ => batch.remove(keyspace, &key),
-            }
-        }
-        store.commit(batch).unwrap();
-        if round % 50 == 0 {
-            let snapshot = store.snapshot();
-            let whole = scan(&*snapshot, keyspace, KeyRange::all(), Direction::Forward);
-            held.push((snapshot, whole));
-        }
-        let mut bound = || match below(3) {
-            0 => Bound::Unbounded,
-            1 => Bound::Included(below(next + 1).to_be_bytes().to_vec()),
-            _ => Bound::Excluded(below(next + 1).to_be_bytes().to_vec()),
-        };
-        let range = KeyRange { start: bound(), end: bound() };
-        scan(&*store.snapshot(), keyspace, range, Direction::Forward);
-    }
-    for (snapshot, whole) in held {
-        assert_eq!(scan(&*snapshot, keyspace, KeyRange::all(), Direction::Forward), whole);
-    }
-}
-
 /// Keys are taken from the front of two queues and put anywhere, while scans of new and old snapshots look for
 /// what is left: compared with a plain map.
 fn what_is_taken_from_the_front_is_gone_and_nothing_else(factory: &impl Factory) {
@@ -630,6 +595,8 @@ macro_rules! every_case {
             concurrent_writers_share_syncs,
             it_behaves_like_a_map,
             walks_show_what_scans_show,
+            what_is_ingested_is_there_for_later_snapshots,
+            what_is_discarded_can_be_removed_and_nothing_else_goes,
             a_log_takes_entries_at_its_end_only,
             a_log_is_read_from_any_position_in_both_directions,
             a_value_may_be_a_part_of_an_entry,
@@ -664,6 +631,9 @@ mod disk {
     /// Small memtables, so that cases reach tables and merges too.
     struct Crowded;
 
+    /// Memtables of which a part is enough for tables of its own.
+    struct Parted;
+
     /// Removes the directory after the store has let go of it.
     struct Temporary {
         store: DiskStore,
@@ -692,6 +662,14 @@ mod disk {
         }
     }
 
+    impl super::Factory for Parted {
+        type Store = Temporary;
+
+        fn make(&self) -> Temporary {
+            temporary(DiskOptions { memtable_bytes: 8_000, ..DiskOptions::default() })
+        }
+    }
+
     impl Store for Temporary {
         fn create_keyspace(&self, name: &str) -> Result<KeyspaceId, KeyspaceError> {
             self.store.create_keyspace(name)
@@ -710,6 +688,22 @@ mod disk {
         }
         fn commit(&self, batch: Batch) -> Result<CommitSequence, CommitError> {
             self.store.commit(batch)
+        }
+        fn ingest(
+            &self,
+            keyspace: KeyspaceId,
+            pairs: &mut dyn Iterator<Item = (Bytes, Bytes)>,
+        ) -> Result<(), CommitError> {
+            self.store.ingest(keyspace, pairs)
+        }
+        fn discard(&self, keyspace: KeyspaceId, range: &KeyRange) -> Result<(), CommitError> {
+            self.store.discard(keyspace, range)
+        }
+        fn replay_point(&self) -> ReplayPoint {
+            self.store.replay_point()
+        }
+        fn is_settled(&self, point: ReplayPoint) -> bool {
+            self.store.is_settled(point)
         }
         fn sync_through(&self, sequence: CommitSequence) -> Result<(), SyncError> {
             self.store.sync_through(sequence)
@@ -740,7 +734,17 @@ mod disk {
             keyspaces_come_and_go_by_name,
             it_behaves_like_a_map,
             walks_show_what_scans_show,
+            what_is_ingested_is_there_for_later_snapshots,
+            what_is_discarded_can_be_removed_and_nothing_else_goes,
             a_log_behaves_like_a_map,
+        );
+    }
+
+    mod parted {
+        conformance!(super::Parted;
+            a_snapshot_never_changes,
+            what_large_owners_have_is_there_in_tables_of_their_own,
+            what_is_discarded_can_be_removed_and_nothing_else_goes,
         );
     }
 

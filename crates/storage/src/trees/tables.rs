@@ -1,0 +1,252 @@
+//! How the tables of a tree come and go: flushes, ingested pairs, merges, discarded ranges.
+//!
+//! The first eight bytes of a key say which collection or index it belongs to, its owner. A flush gives an owner of many keys
+//! tables of its own: rising keys then make tables that overlap with none, which move to the last level as they are, and what is
+//! dropped takes its tables with it.
+
+use std::iter::Peekable;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use lsm_tree::compaction::{Leveled, MoveDown};
+use lsm_tree::{AbstractTree, InternalValue, Memtable, SeqNo, Slice, Table, ValueType};
+
+use super::{Tree, close_to_others};
+use crate::store::{Bytes, KeyRange};
+use crate::table_walk::{Span, is_before, is_behind};
+
+/// The bytes of a key that tell whose it is.
+const OWNER_LENGTH: usize = 8;
+
+/// The part of a memtable from which on an owner has tables of its own, if there are few owners and if there are many: small
+/// tables cost more than merging.
+const PART_OF_FEW: u64 = 2048;
+const PART_OF_MANY: u64 = 32;
+
+/// What an owner must have in any case.
+const MIN_BYTES: u64 = 1024;
+
+/// Owners in a memtable up to which they are few.
+const FEW_OWNERS: usize = 16;
+
+/// Tables that a level may have before no more are moved there, and one more for so many bytes in it.
+const MOVED_TABLES: u64 = 64;
+const MOVED_BYTES: u64 = 4 * 1024 * 1024;
+
+impl Tree {
+    /// Writes the sealed memtable to tables, but for keys of a range that nothing reads any more. The journal is synced through
+    /// its records.
+    pub(crate) fn flush(
+        &self,
+        oldest_snapshot: u64,
+        without: Option<&KeyRange>,
+    ) -> Result<(), lsm_tree::Error> {
+        let lock = self.tree.get_flush_lock();
+        let sealed = self.unflushed().sealed.as_ref().map(|sealed| sealed.memtables.clone());
+        match sealed.as_deref() {
+            Some([memtable]) => {
+                let tables = self.write_tables(memtable, oldest_snapshot, without)?;
+                let flushed = [memtable.id()];
+                self.tree.register_tables(&tables, None, None, &flushed, oldest_snapshot)?;
+            }
+            _ => drop(self.tree.flush(&lock, oldest_snapshot)?),
+        }
+        drop(lock);
+        self.unflushed().sealed = None;
+        self.note_tables();
+        close_to_others(&self.path)?;
+        Ok(())
+    }
+
+    fn write_tables(
+        &self,
+        memtable: &Memtable,
+        oldest_snapshot: u64,
+        without: Option<&KeyRange>,
+    ) -> Result<Vec<Table>, lsm_tree::Error> {
+        let mut flushed = Flushed {
+            items: memtable.iter().peekable(),
+            oldest_snapshot,
+            without,
+            large: large_owners(memtable, self.memtable_bytes),
+            last: None,
+        };
+        let mut tables = Vec::new();
+        while flushed.items.peek().is_some() {
+            let written = self.tree.flush_to_tables(&mut flushed)?;
+            flushed.last = None;
+            tables.extend(written.into_iter().flat_map(|(tables, _)| tables));
+        }
+        Ok(tables)
+    }
+
+    /// Writes pairs to tables of their own and adds them. No older record is in memory only.
+    pub(crate) fn ingest(
+        &self,
+        pairs: impl Iterator<Item = Result<(Bytes, Bytes), lsm_tree::Error>>,
+        sequence: u64,
+        oldest_snapshot: u64,
+    ) -> Result<(), lsm_tree::Error> {
+        let mut span: Option<Span> = None;
+        let items = pairs.map(|pair| {
+            let (key, value) = pair?;
+            match &mut span {
+                Some((_, last)) => last.clone_from(&key),
+                None => span = Some((key.clone(), key.clone())),
+            }
+            let (key, value) = (Slice::from(key.0), Slice::from(value.0));
+            Ok(InternalValue::from_components(key, value, sequence, ValueType::Value))
+        });
+        let written = self.tree.flush_to_tables(items)?;
+        let (Some((tables, _)), Some((first, last))) = (written, span) else { return Ok(()) };
+        let lock = self.tree.get_flush_lock();
+        self.tree.register_tables(&tables, None, None, &[], oldest_snapshot)?;
+        drop(lock);
+        self.emptied.fill_span(&first, &last, self.sequences.get());
+        self.note_tables();
+        close_to_others(&self.path)?;
+        Ok(())
+    }
+
+    /// Drops the tables all of whose keys are in a range. Snapshots that were taken before still read them.
+    pub(crate) fn drop_tables(&self, range: &KeyRange) -> Result<(), lsm_tree::Error> {
+        self.tree.drop_range::<Vec<u8>, _>((range.start.clone(), range.end.clone()))?;
+        self.note_tables();
+        Ok(())
+    }
+
+    /// Merges tables until there is nothing to merge.
+    pub(crate) fn compact(
+        &self,
+        oldest_snapshot: impl Fn() -> u64,
+        stop: &AtomicBool,
+    ) -> Result<(), lsm_tree::Error> {
+        loop {
+            let before = self.tree.current_version().id();
+            if !self.move_down(oldest_snapshot())? {
+                self.tree.compact(Arc::new(Leveled::default()), oldest_snapshot())?;
+                close_to_others(&self.path)?;
+            }
+            self.note_tables();
+            let is_over = self.tree.current_version().id() == before;
+            if is_over || stop.load(Ordering::Acquire) || self.is_dropped() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Forgets tables and memtables that no snapshot reads any more: a flush or a merge, which cannot know that its outcome is
+    /// shown, keeps those before it.
+    pub(crate) fn forget_older(&self, oldest_snapshot: u64) -> Result<(), lsm_tree::Error> {
+        self.tree.get_version_history_lock().maintenance(&self.path, oldest_snapshot)
+    }
+
+    /// Moves the tables of the first level down if none overlaps with another. The engine by itself looks only at the first
+    /// and the last key of all of them.
+    fn move_down(&self, oldest_snapshot: u64) -> Result<bool, lsm_tree::Error> {
+        // No table is added meanwhile.
+        let _lock = self.tree.get_flush_lock();
+        let version = self.tree.current_version();
+        let first = version.l0();
+        if first.run_count() != 1 {
+            return Ok(false);
+        }
+        let lower = || version.iter_levels().enumerate().skip(1);
+        let overlaps = |table: &Table| {
+            let mut runs = lower().flat_map(|(_, level)| level.iter());
+            runs.any(|run| !run.get_overlapping(&table.metadata.key_range).is_empty())
+        };
+        if first.iter().flat_map(|run| run.iter()).any(overlaps) {
+            return Ok(false);
+        }
+        let filled = lower().find(|(_, level)| !level.is_empty()).map(|(place, _)| place);
+        let target = filled.unwrap_or(version.level_count() - 1);
+        // Merging makes few tables of many.
+        let room = |(tables, bytes)| tables as u64 <= MOVED_TABLES + bytes / MOVED_BYTES;
+        if !version.level(target).is_some_and(|level| room((level.table_count(), level.size()))) {
+            return Ok(false);
+        }
+        let target = u8::try_from(target).unwrap_or(u8::MAX);
+        self.tree.compact(Arc::new(MoveDown(0, target)), oldest_snapshot)?;
+        Ok(true)
+    }
+}
+
+/// The part of a key that tells whose it is.
+fn owner(key: &[u8]) -> &[u8] {
+    &key[..key.len().min(OWNER_LENGTH)]
+}
+
+/// The owners in a memtable that have tables of their own.
+fn large_owners(memtable: &Memtable, memtable_bytes: u64) -> Vec<Slice> {
+    let min_bytes = |part: u64| (memtable_bytes / part).max(MIN_BYTES);
+    let mut least = min_bytes(PART_OF_FEW);
+    let mut owners: Vec<(Slice, u64)> = Vec::new();
+    for item in memtable.items.iter() {
+        let key = &item.key().user_key;
+        let bytes = (key.len() + item.value().len()) as u64;
+        match owners.last_mut() {
+            Some((last, sum)) if **last == *owner(key) => *sum += bytes,
+            _ => {
+                if owners.len() >= FEW_OWNERS {
+                    least = min_bytes(PART_OF_MANY);
+                    owners.retain(|(_, sum)| *sum >= least);
+                }
+                owners.push((Slice::from(owner(key)), bytes));
+            }
+        }
+    }
+    owners.into_iter().filter(|(_, sum)| *sum >= least).map(|(owner, _)| owner).collect()
+}
+
+/// The pairs of a memtable that are written to one table after the other.
+struct Flushed<'r, I: Iterator<Item = InternalValue>> {
+    items: Peekable<I>,
+    /// Of versions below this only the newest is written.
+    oldest_snapshot: SeqNo,
+    without: Option<&'r KeyRange>,
+    /// Owners that have tables of their own.
+    large: Vec<Slice>,
+    /// The key that was written last to the table at hand.
+    last: Option<Slice>,
+}
+
+impl<I: Iterator<Item = InternalValue>> Flushed<'_, I> {
+    /// Whether the next pair is the first of another table.
+    fn is_cut(&self, next: &Slice) -> bool {
+        let is_large = |key: &Slice| self.large.iter().any(|large| **large == *owner(key));
+        self.last
+            .as_ref()
+            .is_some_and(|last| owner(last) != owner(next) && (is_large(last) || is_large(next)))
+    }
+}
+
+impl<I: Iterator<Item = InternalValue>> Iterator for Flushed<'_, I> {
+    type Item = Result<InternalValue, lsm_tree::Error>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            let next = self.items.peek()?.key.user_key.clone();
+            if self.is_cut(&next) {
+                return None;
+            }
+            let item = self.items.next()?;
+            let is_kept = self
+                .without
+                .is_none_or(|range| is_before(&next, &range.start) || is_behind(&next, &range.end));
+            if !is_kept {
+                continue;
+            }
+            let is_older = |older: &InternalValue| older.key.user_key == next;
+            if self
+                .items
+                .peek()
+                .is_some_and(|older| is_older(older) && older.key.seqno < self.oldest_snapshot)
+            {
+                while self.items.next_if(is_older).is_some() {}
+            }
+            self.last = Some(next);
+            return Some(Ok(item));
+        }
+    }
+}
