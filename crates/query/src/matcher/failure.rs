@@ -7,7 +7,8 @@
 use bson::{Bson, Document, doc};
 
 use super::{Matcher, RegexMatcher, Schema, is_operator_document};
-use crate::evaluate::ExpressionCompiler;
+use crate::expression::Compiler;
+use crate::meter::Meter;
 use crate::value::{ArrayRef, DocumentRef, ValueRef, type_name};
 
 /// A value of more bytes is not repeated in the reason.
@@ -17,11 +18,7 @@ const MAX_CONSIDERED_BYTES: usize = 4 * 1024;
 const MAX_LISTED: usize = 100;
 
 /// The rules of a validator that a document breaks.
-pub fn failure(
-    validator: &Document,
-    document: DocumentRef<'_>,
-    compiler: &dyn ExpressionCompiler,
-) -> Document {
+pub fn failure(validator: &Document, document: DocumentRef<'_>, compiler: &Compiler) -> Document {
     let judge = Judge { document, compiler };
     judge.details(validator).unwrap_or_else(|| doc! { "specifiedAs": validator.clone() })
 }
@@ -29,7 +26,7 @@ pub fn failure(
 /// A document and what is needed to try rules on it.
 struct Judge<'a> {
     document: DocumentRef<'a>,
-    compiler: &'a dyn ExpressionCompiler,
+    compiler: &'a Compiler,
 }
 
 impl Judge<'_> {
@@ -209,7 +206,7 @@ fn broken_rules(schema: &Document, value: ValueRef<'_>) -> Vec<Bson> {
 
 fn breaks(schema: &Document, value: ValueRef<'_>) -> bool {
     let parsed = Schema::parse(schema);
-    parsed.and_then(|schema| schema.validates(value, None)).is_ok_and(|valid| !valid)
+    parsed.and_then(|schema| schema.validates(value, &Meter::default())).is_ok_and(|valid| !valid)
 }
 
 /// A keyword with those that change its meaning, and without the others.
@@ -597,7 +594,7 @@ mod tests {
         assert_eq!(details.get_str("consideredType").unwrap(), "string");
         let raw = rawdoc! { "a": 1 };
         assert!(
-            failure(&doc! {}, DocumentRef::Raw(&raw), &crate::NoExpressions)
+            failure(&doc! {}, DocumentRef::Raw(&raw), &Compiler::refusing())
                 .contains_key("specifiedAs")
         );
     }
