@@ -80,7 +80,7 @@ pub(crate) fn sentence(election: &Election) -> String {
             listed(members),
             if members.len() == 1 { "does" } else { "do" },
         ),
-        Reason::NobodyElectable => format!(
+        Reason::NoneElectable => format!(
             "no primary: a majority is up, but no member of it may be elected: {}",
             obstacles_listed(election)
         ),
@@ -169,7 +169,7 @@ mod tests {
         let settings =
             settings(vec![doc! { "host": "m1:1" }, doc! { "host": "m2:1", "arbiterOnly": true }]);
         let election = explain(&set(&[(3, true), (7, true)]), Some(&settings), nothing).unwrap();
-        assert_eq!(election.reason, Reason::NobodyElectable);
+        assert_eq!(election.reason, Reason::NoneElectable);
         let sentence = sentence(&election);
         assert!(sentence.contains("m1:1 is RECOVERING and m2:1 is an arbiter"), "{sentence}");
     }

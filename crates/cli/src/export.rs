@@ -1,6 +1,6 @@
 //! `quorate export URI DB.COLLECTION [FILE]`: one collection as JSON lines or CSV.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, BufWriter, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -19,6 +19,7 @@ use crate::transfer::csv;
 use crate::transfer::layout::Place;
 use crate::transfer::reading::{Order, Reading};
 use crate::transfer::tally::Tally;
+use crate::whole_file;
 use crate::words::{Foreign, Span};
 
 /// How documents are written.
@@ -172,11 +173,7 @@ async fn write(
     tally: &Tally,
 ) -> Result<(usize, std::time::Duration), Failure> {
     let began = Instant::now();
-    let growing = arguments.file.as_ref().map(|file| {
-        let mut name = file.clone().into_os_string();
-        name.push(".partial");
-        PathBuf::from(name)
-    });
+    let growing = arguments.file.as_ref().map(|file| whole_file::beside(file, ".partial"));
     let mut out: BufWriter<Box<dyn Write>> = BufWriter::new(match &growing {
         Some(path) => Box::new(File::create(path).map_err(|error| unwritable(&error))?),
         None => Box::new(io::stdout()),
@@ -216,11 +213,7 @@ async fn write(
     out.flush().map_err(|error| unwritable(&error))?;
     drop(out);
     if let (Some(growing), Some(file)) = (growing, &arguments.file) {
-        let finish = || {
-            File::open(&growing)?.sync_all()?;
-            fs::rename(&growing, file)
-        };
-        finish().map_err(|error| unwritable(&error))?;
+        whole_file::put_in_place(&growing, file).map_err(|error| unwritable(&error))?;
     }
     Ok((documents, began.elapsed()))
 }

@@ -47,6 +47,7 @@ mod view;
 mod watch;
 mod web;
 mod what_if;
+mod whole_file;
 mod words;
 
 use std::process::ExitCode;

@@ -65,13 +65,9 @@ impl Endings {
 ///
 /// If the handlers cannot be installed.
 pub(crate) fn stop() -> Result<impl Future<Output = ()>, Failure> {
-    let mut interrupt = listen(SignalKind::interrupt())?;
-    let mut terminate = listen(SignalKind::terminate())?;
+    let mut endings = Endings::listen()?;
     Ok(async move {
-        tokio::select! {
-            _ = interrupt.recv() => {}
-            _ = terminate.recv() => {}
-        }
+        endings.next().await;
     })
 }
 

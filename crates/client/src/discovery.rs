@@ -25,9 +25,9 @@ use quorate_server_discovery::{
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::AbortHandle;
-use tokio::time::sleep_until;
+use tokio::time::Instant;
 
-use crate::clock::Clock;
+use crate::clock::{Clock, wake_at_deadlines};
 use crate::command_event::CommandEvent;
 use crate::connection::Connection;
 use crate::establish::ServerEstablisher;
@@ -340,7 +340,10 @@ impl Discovery {
             me: me.clone(),
         });
         let changed = Arc::clone(&discovery.deadline_changed);
-        let timer = discovery.runtime.spawn(keep_time(Weak::clone(&discovery.me), changed));
+        let owner = Weak::clone(&discovery.me);
+        let timer =
+            wake_at_deadlines(owner, changed, Self::arm, |discovery| discovery.tick_if_due());
+        let timer = discovery.runtime.spawn(timer);
         let mut state = discovery.lock();
         state.timer = Some(timer.abort_handle());
         discovery.drain(&mut state, clock.began());
@@ -488,10 +491,10 @@ impl Discovery {
     }
 
     /// When the timer is to wake.
-    fn arm(&self) -> Option<MonotonicTime> {
+    fn arm(&self) -> Option<Instant> {
         let mut state = self.lock();
         state.armed = state.topology.next_deadline();
-        state.armed
+        state.armed.map(|deadline| self.clock.instant(deadline))
     }
 
     /// The deadline that the timer slept for may have moved on meanwhile.
@@ -725,28 +728,4 @@ async fn run_measurement(
     let Measurement { check, hello, limit, connection } = work;
     let measured = monitor::measure(&discovery.settings, &server, hello, limit, connection).await;
     discovery.finish_measurement(server, check, measured);
-}
-
-/// Passes the core's deadlines on until the client is gone, without keeping it alive.
-async fn keep_time(discovery: Weak<Discovery>, changed: Arc<Notify>) {
-    loop {
-        let Some((deadline, clock)) =
-            discovery.upgrade().map(|discovery| (discovery.arm(), discovery.clock))
-        else {
-            return;
-        };
-        let due = async {
-            match deadline {
-                Some(deadline) => sleep_until(clock.instant(deadline)).await,
-                None => std::future::pending().await,
-            }
-        };
-        tokio::select! {
-            () = due => match discovery.upgrade() {
-                Some(discovery) => discovery.tick_if_due(),
-                None => return,
-            },
-            () = changed.notified() => {}
-        }
-    }
 }

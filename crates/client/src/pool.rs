@@ -17,7 +17,7 @@ use std::hash::{BuildHasherDefault, Hasher};
 use std::ops::{Deref, DerefMut};
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
@@ -25,9 +25,9 @@ use quorate_protocol::{MonotonicTime, ObjectId, ServerAddress};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, oneshot};
 use tokio::task::AbortHandle;
-use tokio::time::{sleep_until, timeout};
+use tokio::time::{Instant, timeout};
 
-use crate::clock::Clock;
+use crate::clock::{Clock, wake_at_deadlines};
 
 pub use event::{CheckOutFailureReason, CloseReason, ConnectionId, PoolEvent, PoolEventKind};
 pub use machine::{Output, PoolMachine, PoolState, Refusal, Ticket};
@@ -259,7 +259,8 @@ impl<E: Establish> Pool<E> {
             changed: Arc::new(Notify::new()),
         });
         if needs_task {
-            let task = maintain(Arc::downgrade(&shared), Arc::clone(&shared.changed));
+            let (owner, changed) = (Arc::downgrade(&shared), Arc::clone(&shared.changed));
+            let task = wake_at_deadlines(owner, changed, Shared::arm, Shared::tick);
             let task = shared.runtime.spawn(task);
             shared.lock().maintenance = Some(task.abort_handle());
         }
@@ -386,6 +387,17 @@ impl<E: Establish> Shared<E> {
     fn lock(&self) -> MutexGuard<'_, Inner<E>> {
         // A listener that panicked has broken nothing of ours: outputs are drained next time.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The machine's next deadline, noted so that an earlier one wakes the timer.
+    fn arm(&self) -> Option<Instant> {
+        let mut inner = self.lock();
+        inner.armed = inner.machine.next_deadline();
+        inner.armed.map(|deadline| self.clock.instant(deadline))
+    }
+
+    fn tick(self: &Arc<Self>) {
+        self.act(|inner| inner.machine.on_tick(self.clock.now()));
     }
 
     /// Changes the machine, does what it then asks for, and answers callers.
@@ -548,32 +560,6 @@ async fn establish<E: Establish>(
             };
             shared.establisher.on_failure(&error, generation);
             shared.finish(aftermath);
-        }
-    }
-}
-
-/// Wakes the machine at its deadlines until the pool is gone or closed.
-async fn maintain<E: Establish>(pool: Weak<Shared<E>>, changed: Arc<Notify>) {
-    loop {
-        let Some((deadline, clock)) = pool.upgrade().map(|shared| {
-            let mut inner = shared.lock();
-            inner.armed = inner.machine.next_deadline();
-            (inner.armed, shared.clock)
-        }) else {
-            return;
-        };
-        let due = async {
-            match deadline {
-                Some(deadline) => sleep_until(clock.instant(deadline)).await,
-                None => std::future::pending().await,
-            }
-        };
-        tokio::select! {
-            () = due => match pool.upgrade() {
-                Some(shared) => shared.act(|inner| inner.machine.on_tick(clock.now())),
-                None => return,
-            },
-            () = changed.notified() => {}
         }
     }
 }

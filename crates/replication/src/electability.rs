@@ -95,7 +95,7 @@ pub enum Reason {
     /// A majority is up, and every member that could be elected is down.
     ElectableDown(Vec<ServerAddress>),
     /// A majority is up, and none of its members may be elected.
-    NobodyElectable,
+    NoneElectable,
     /// A majority and a candidate are up.
     UnderWay,
 }
@@ -166,7 +166,7 @@ pub fn judge(members: &[Standing], needed: Option<u32>) -> Election {
         None if visible < needed => Reason::NoMajority,
         None if !candidates.is_empty() => Reason::UnderWay,
         None if !absent.is_empty() => Reason::ElectableDown(absent),
-        None => Reason::NobodyElectable,
+        None => Reason::NoneElectable,
     };
     let down = members.iter().filter(|member| member.contact != Reach::Up);
     let down = down.map(|member| member.host.clone()).collect();
@@ -242,12 +242,12 @@ mod tests {
             (vec![secondary(0), secondary(1), down(2)], Reason::UnderWay),
             (vec![down(0), passive(1), passive(2)], Reason::ElectableDown(vec![host(0)])),
             (vec![down(0), passive(1), arbiter(2)], Reason::ElectableDown(vec![host(0)])),
-            (vec![recovers, arbiter(1), passive(2)], Reason::NobodyElectable),
-            (vec![frozen, arbiter(1), passive(2)], Reason::NobodyElectable),
+            (vec![recovers, arbiter(1), passive(2)], Reason::NoneElectable),
+            (vec![frozen, arbiter(1), passive(2)], Reason::NoneElectable),
             // A member that is down and could not lead is not the one that is missed.
             (
                 vec![passive(0), passive(1), Standing { contact: Reach::Unheard, ..passive(2) }],
-                Reason::NobodyElectable,
+                Reason::NoneElectable,
             ),
         ];
         for (members, reason) in cases {

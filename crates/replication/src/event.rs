@@ -21,7 +21,7 @@ pub enum StepDownReason {
     LostMajority,
     /// `replSetStepDown`.
     Command,
-    /// The new configuration does not have it, or not as electable.
+    /// The new configuration leaves this member out, or makes it unelectable.
     Reconfig,
     /// The process ends.
     Shutdown,

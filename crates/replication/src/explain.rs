@@ -209,7 +209,7 @@ impl ElectionExplanation {
                     term.0
                 );
             }
-            Reason::ElectableDown(_) | Reason::NobodyElectable => {
+            Reason::ElectableDown(_) | Reason::NoneElectable => {
                 let reasons = self.election.obstacles.iter();
                 let reasons: Vec<String> =
                     reasons.map(|(host, obstacle)| format!("{host} {obstacle}")).collect();

@@ -477,7 +477,7 @@ fn counted(seen: &Examination, answering: usize, members: usize) -> Finding {
 fn unled(seen: &Examination, election: &Election) -> Finding {
     let code = match &election.reason {
         Reason::NoMajority => "no_majority",
-        Reason::ElectableDown(_) | Reason::NobodyElectable => "nobody_electable",
+        Reason::ElectableDown(_) | Reason::NoneElectable => "nobody_electable",
         Reason::UnderWay | Reason::Led(_) => "no_primary_elected",
     };
     let finding = Finding::problem(code, explain::sentence(election));
@@ -494,7 +494,7 @@ fn unled(seen: &Examination, election: &Election) -> Finding {
                 "once there is a primary, let another member be elected as well: {}",
                 seen.mongosh("c = rs.conf(); c.members.find(m => m.host === \"HOST:27017\").priority = 1; rs.reconfig(c)")
             )),
-        Reason::NobodyElectable => finding
+        Reason::NoneElectable => finding
             .because("a candidate holds data, has a priority above 0 and is a secondary")
             .fix(format!("see what they wait for: {}", seen.quorate("status"))),
         Reason::UnderWay => finding

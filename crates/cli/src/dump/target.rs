@@ -16,6 +16,7 @@ use crate::screen::Failure;
 use crate::transfer::archive::{Part, Writer};
 use crate::transfer::bson_file::Growing;
 use crate::transfer::layout::{self, OPLOG, Place};
+use crate::whole_file::put_in_place;
 
 /// Where the files grow until all are whole.
 const PARTIAL: &str = "partial";
@@ -132,28 +133,18 @@ impl Target {
                         File::open(&folder)?.sync_all()?;
                     }
                 }
-                File::open(growing)?.sync_all()?;
-                fs::rename(growing, wanted)?;
-                sync_parent(wanted)?;
+                put_in_place(growing, wanted)?;
                 Ok(wanted.display().to_string())
             }
             Self::Archive { writer, file } => {
                 writer.lock().unwrap_or_else(PoisonError::into_inner).finish()?;
                 let Some((growing, wanted)) = file else { return Ok("stdout".to_owned()) };
-                File::open(growing)?.sync_all()?;
-                fs::rename(growing, wanted)?;
-                sync_parent(wanted)?;
+                put_in_place(growing, wanted)?;
                 Ok(wanted.display().to_string())
             }
         };
         finish().map_err(|error| unwritable(&error))
     }
-}
-
-/// A file or a folder is there after a power failure only if its folder is on disk too.
-fn sync_parent(path: &Path) -> io::Result<()> {
-    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-    File::open(parent.unwrap_or(Path::new(".")))?.sync_all()
 }
 
 /// The file of a collection's documents.

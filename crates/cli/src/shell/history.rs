@@ -1,11 +1,10 @@
 //! The lines that were typed, in a file of the user's own.
 
-use std::fs::{self, OpenOptions};
-use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs;
 use std::path::PathBuf;
 
 use super::input::is_secret;
+use crate::whole_file::{self, PRIVATE};
 
 /// How many lines are kept.
 const MAX_LINES: usize = 1000;
@@ -55,17 +54,7 @@ impl History {
         if let Some(folder) = file.parent() {
             fs::create_dir_all(folder)?;
         }
-        let growing = file.with_extension("new");
-        let mut out = OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .mode(0o600)
-            .open(&growing)?;
-        for line in &self.lines {
-            writeln!(out, "{line}")?;
-        }
-        fs::rename(&growing, file)
+        whole_file::replace(file, &(self.lines.join("\n") + "\n"), PRIVATE)
     }
 }
 

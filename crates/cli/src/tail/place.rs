@@ -1,7 +1,7 @@
 //! Where a feed begins and goes on: `--since` and `--resume-file`.
 
 use std::fs;
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -10,6 +10,7 @@ use bson::{Bson, DateTime, Timestamp};
 use serde_json::Value;
 
 use crate::screen::Failure;
+use crate::whole_file::{self, PUBLIC};
 
 /// The longest resume file that is read. A token has a few hundred bytes.
 const MAX_FILE: u64 = 64 * 1024;
@@ -66,7 +67,7 @@ impl Place {
     /// Whether the file can be written, which is better known before the first change.
     fn probe(&self) -> Result<(), Failure> {
         let Some(path) = &self.file else { return Ok(()) };
-        let beside = beside(path);
+        let beside = whole_file::beside(path, ".new");
         let tried = fs::File::create(&beside).and_then(|_| fs::remove_file(&beside));
         tried.map_err(|error| unwritable(path, &error))
     }
@@ -77,21 +78,10 @@ fn unwritable(path: &Path, error: &io::Error) -> Failure {
     Failure::Problem(format!("{path}: cannot be written ({error}); give a file that can"))
 }
 
-/// The file that becomes the new one: in the same folder, so that it can be renamed.
-fn beside(path: &Path) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(".new");
-    PathBuf::from(name)
-}
-
 fn write(path: &Path, token: &RawDocumentBuf) -> io::Result<()> {
     let document = bson::Document::try_from(token).map_err(io::Error::other)?;
-    let text = Bson::Document(document).into_relaxed_extjson().to_string();
-    let beside = beside(path);
-    let mut file = fs::File::create(&beside)?;
-    writeln!(file, "{text}")?;
-    drop(file);
-    fs::rename(&beside, path)
+    let text = Bson::Document(document).into_relaxed_extjson();
+    whole_file::replace(path, &format!("{text}\n"), PUBLIC)
 }
 
 fn read_token(text: &str) -> Result<RawDocumentBuf, String> {
@@ -183,7 +173,7 @@ mod tests {
         let token = rawdoc! { "_data": "8263" };
         place.store(&token).unwrap();
         assert_eq!(Place::open(Some(&path)).unwrap().token(), Some(&token));
-        assert!(!beside(&path).exists());
+        assert!(!whole_file::beside(&path, ".new").exists());
     }
 
     #[test]

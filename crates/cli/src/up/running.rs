@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 
 use super::process::ProcessId;
 use crate::screen::Failure;
+use crate::whole_file::{self, PUBLIC};
 
 /// The version of the files. Files of other versions are left alone.
 const VERSION: u64 = 1;
@@ -55,11 +56,8 @@ impl RunningSet {
     /// Writes the file of this set anew.
     pub(super) fn save(&self) -> Result<(), Failure> {
         let path = self.path(&directory()?);
-        // First whole, then in its place: no reader sees half a file.
-        let draft = path.with_extension(format!("{}.new", self.keeper.pid()));
-        let saved = fs::write(&draft, format!("{:#}\n", self.to_json()))
-            .and_then(|()| fs::rename(&draft, &path));
-        saved.map_err(|error| {
+        let text = format!("{:#}\n", self.to_json());
+        whole_file::replace(&path, &text, PUBLIC).map_err(|error| {
             Failure::Problem(format!(
                 "cannot write {}: {error}; make room, or set XDG_RUNTIME_DIR to another directory",
                 path.display()
