@@ -230,7 +230,7 @@ impl Collection {
         let mut found = self.indexes.iter().filter(|index| same_key(&index.key(), key));
         match (found.next(), found.next()) {
             (Some(first), Some(second)) => Err(CommandError::new(
-                ErrorCode(181),
+                ErrorCode::AMBIGUOUS_INDEX_KEY_PATTERN,
                 format!(
                     "several indexes have the fields {key}, among them {} and {}; use a name",
                     first.name, second.name

@@ -142,7 +142,7 @@ impl FailPoints {
             "maxTimeNeverTimeOut" => return Ok(self.times_entered),
             _ => {
                 return Err(CommandError::new(
-                    ErrorCode(163),
+                    ErrorCode::FAIL_POINT_SET_FAILED,
                     format!(
                         "{name} not found; use failCommand, failGetMoreAfterCursorCheckout, fillDisk, \
                          maxTimeAlwaysTimeOut, moveClock, onPrimaryTransactionalWrite or stopReplProducer"
@@ -504,7 +504,8 @@ mod tests {
     fn unknown_fail_points_are_refused() {
         let mut points = FailPoints::default();
         let unknown = doc! {"configureFailPoint": "explode", "mode": "alwaysOn"};
-        assert!(points.configure(&unknown).is_err());
+        let refused = points.configure(&unknown).unwrap_err();
+        assert_eq!((refused.code.0, refused.code.name().as_ref()), (266, "FailPointSetFailed"));
         let nothing = doc! {"configureFailPoint": "failCommand"};
         assert!(points.configure(&nothing).is_err());
     }

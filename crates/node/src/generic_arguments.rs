@@ -176,7 +176,7 @@ fn check_read_preference(preference: &Document) -> Result<(), CommandError> {
             Err(CommandError::bad_value("maxStalenessSeconds can not be set for the primary mode"))
         }
         Some(seconds) if seconds < SMALLEST_MAX_STALENESS_SECONDS => Err(CommandError::new(
-            ErrorCode(160),
+            ErrorCode::MAX_STALENESS_OUT_OF_RANGE,
             format!(
                 "maxStalenessSeconds is {seconds}, but must be at least \
                  {SMALLEST_MAX_STALENESS_SECONDS}"

@@ -14,7 +14,7 @@ use crate::error::{CommandError, ErrorCode};
 
 /// The error for bytes that are no document.
 pub(crate) fn malformed() -> CommandError {
-    CommandError::new(ErrorCode(22), "a document is malformed BSON")
+    CommandError::new(ErrorCode::INVALID_BSON, "a document is malformed BSON")
 }
 
 /// How deep a value may nest, and how deep it lies itself.

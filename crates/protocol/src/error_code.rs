@@ -29,6 +29,7 @@ macro_rules! codes {
 codes! {
     INTERNAL_ERROR = 1 "InternalError",
     BAD_VALUE = 2 "BadValue",
+    GRAPH_CONTAINS_CYCLE = 5 "GraphContainsCycle",
     HOST_UNREACHABLE = 6 "HostUnreachable",
     HOST_NOT_FOUND = 7 "HostNotFound",
     FAILED_TO_PARSE = 9 "FailedToParse",
@@ -41,6 +42,7 @@ codes! {
     PROTOCOL_ERROR = 17 "ProtocolError",
     AUTHENTICATION_FAILED = 18 "AuthenticationFailed",
     ILLEGAL_OPERATION = 20 "IllegalOperation",
+    INVALID_BSON = 22 "InvalidBSON",
     ALREADY_INITIALIZED = 23 "AlreadyInitialized",
     LOCK_TIMEOUT = 24 "LockTimeout",
     NAMESPACE_NOT_FOUND = 26 "NamespaceNotFound",
@@ -95,12 +97,14 @@ codes! {
     SSL_HANDSHAKE_FAILED = 141 "SSLHandshakeFailed",
     EXCEEDED_MEMORY_LIMIT = 146 "ExceededMemoryLimit",
     STALE_EPOCH = 150 "StaleEpoch",
+    MAX_STALENESS_OUT_OF_RANGE = 160 "MaxStalenessOutOfRange",
     VIEW_DEPTH_LIMIT_EXCEEDED = 165 "ViewDepthLimitExceeded",
     COMMAND_NOT_SUPPORTED_ON_VIEW = 166 "CommandNotSupportedOnView",
     OPTION_NOT_SUPPORTED_ON_VIEW = 167 "OptionNotSupportedOnView",
     INVALID_PIPELINE_OPERATOR = 168 "InvalidPipelineOperator",
     CANNOT_INDEX_PARALLEL_ARRAYS = 171 "CannotIndexParallelArrays",
     QUERY_PLAN_KILLED = 175 "QueryPlanKilled",
+    AMBIGUOUS_INDEX_KEY_PATTERN = 181 "AmbiguousIndexKeyPattern",
     INVALID_VIEW_DEFINITION = 182 "InvalidViewDefinition",
     PRIMARY_STEPPED_DOWN = 189 "PrimarySteppedDown",
     INVALID_INDEX_SPECIFICATION_OPTION = 197 "InvalidIndexSpecificationOption",
@@ -121,7 +125,9 @@ codes! {
     TOO_MANY_LOGICAL_SESSIONS = 261 "TooManyLogicalSessions",
     EXCEEDED_TIME_LIMIT = 262 "ExceededTimeLimit",
     OPERATION_NOT_SUPPORTED_IN_TRANSACTION = 263 "OperationNotSupportedInTransaction",
+    FAIL_POINT_SET_FAILED = 266 "FailPointSetFailed",
     PREPARED_TRANSACTION_IN_PROGRESS = 267 "PreparedTransactionInProgress",
+    INDEX_BUILD_ABORTED = 276 "IndexBuildAborted",
     CHANGE_STREAM_FATAL = 280 "ChangeStreamFatalError",
     CHANGE_STREAM_HISTORY_LOST = 286 "ChangeStreamHistoryLost",
     TRANSACTION_EXCEEDED_LIFETIME = 290 "TransactionExceededLifetimeLimitSeconds",
@@ -234,7 +240,10 @@ mod tests {
 
     #[test]
     fn what_queries_and_updates_are_refused_with_has_names() {
-        for code in [2, 9, 14, 15, 28, 34, 40, 52, 53, 54, 56, 66, 72, 115, 146, 171, 292, 10334] {
+        for code in [
+            2, 5, 9, 14, 15, 22, 28, 34, 40, 52, 53, 54, 56, 66, 72, 115, 146, 160, 171, 181, 292,
+            10334,
+        ] {
             assert!(!ErrorCode(code).name().starts_with("Location"), "{code}");
         }
     }

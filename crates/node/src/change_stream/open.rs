@@ -103,7 +103,7 @@ fn check_read_concern(fields: &Fields<'_>) -> Result<(), CommandError> {
     match concern.get_str("level") {
         Err(_) | Ok("majority") => Ok(()),
         Ok(level) => Err(CommandError::new(
-            ErrorCode(72),
+            ErrorCode::INVALID_OPTIONS,
             format!("$changeStream cannot run with readConcern '{level}'; use majority"),
         )),
     }
@@ -210,7 +210,7 @@ fn scope(
     if whole_deployment {
         if !*whole_database || namespace.database != "admin" {
             return Err(CommandError::new(
-                ErrorCode(72),
+                ErrorCode::INVALID_OPTIONS,
                 "A $changeStream with 'allChangesForCluster:true' may only be opened on the 'admin' \
                  database, and with no collection name",
             ));

@@ -85,7 +85,7 @@ pub(super) fn get(request: &Request<'_>, command: Command) -> Result<Outcome, Co
 
 fn unknown(name: &str) -> CommandError {
     CommandError::new(
-        ErrorCode(72),
+        ErrorCode::INVALID_OPTIONS,
         format!("Unknown cluster parameter: {name}; there is {NAME} only"),
     )
 }

@@ -187,7 +187,7 @@ fn check_view_cycle(
     while let Some(name) = unseen.pop() {
         if name == namespace.collection {
             return Err(CommandError::new(
-                ErrorCode(5),
+                ErrorCode::GRAPH_CONTAINS_CYCLE,
                 format!("View cycle detected: {namespace} would read itself"),
             ));
         }

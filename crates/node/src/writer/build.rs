@@ -231,7 +231,7 @@ impl Building {
         let found = writer.collection(&self.collection.namespace);
         found.filter(|found| found.uuid == self.collection.uuid).ok_or_else(|| {
             CommandError::new(
-                ErrorCode(276),
+                ErrorCode::INDEX_BUILD_ABORTED,
                 format!(
                     "the collection {} was dropped or renamed while its index {} was built",
                     self.collection.namespace, self.index.name

@@ -101,7 +101,7 @@ impl FieldKeys {
 
 /// The error for two arrays in one key.
 fn parallel_arrays() -> QueryError {
-    QueryError::new(ErrorCode(171), "cannot index parallel arrays")
+    QueryError::new(ErrorCode::CANNOT_INDEX_PARALLEL_ARRAYS, "cannot index parallel arrays")
 }
 
 /// The error for a number that is both a position and a field name.
@@ -223,9 +223,12 @@ mod tests {
     #[test]
     fn parallel_arrays_are_refused() {
         let error = keys(&["a", "b"], &doc! { "a": [1], "b": [2] }).unwrap_err();
-        assert_eq!(error.code(), ErrorCode(171));
+        assert_eq!(error.code(), ErrorCode::CANNOT_INDEX_PARALLEL_ARRAYS);
         let document = doc! { "a": [{ "x": [1], "y": [2] }] };
-        assert_eq!(keys(&["a.x", "a.y"], &document).unwrap_err().code(), ErrorCode(171));
+        assert_eq!(
+            keys(&["a.x", "a.y"], &document).unwrap_err().code(),
+            ErrorCode::CANNOT_INDEX_PARALLEL_ARRAYS
+        );
     }
 
     #[test]

@@ -289,6 +289,9 @@ impl Sending {
         if !self.output.is_empty() {
             return Ok(Step::GoOn);
         }
+        if self.source.has_ended() {
+            return Ok(Step::End);
+        }
         let silence = self.since.elapsed();
         let is_silent = silence >= KEEP_ALIVE;
         match self.due(node, &view) {
