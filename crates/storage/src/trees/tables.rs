@@ -112,6 +112,7 @@ impl Tree {
     pub(crate) fn drop_tables(&self, range: &KeyRange) -> Result<(), lsm_tree::Error> {
         self.tree.drop_range::<Vec<u8>, _>((range.start.clone(), range.end.clone()))?;
         self.note_tables();
+        close_to_others(&self.path)?;
         Ok(())
     }
 
@@ -125,8 +126,8 @@ impl Tree {
             let before = self.tree.current_version().id();
             if !self.move_down(oldest_snapshot())? {
                 self.tree.compact(Arc::new(Leveled::default()), oldest_snapshot())?;
-                close_to_others(&self.path)?;
             }
+            close_to_others(&self.path)?;
             self.note_tables();
             let is_over = self.tree.current_version().id() == before;
             if is_over || stop.load(Ordering::Acquire) || self.is_dropped() {
