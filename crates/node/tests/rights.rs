@@ -68,18 +68,18 @@ fn names_of_collections_are_shown_to_those_who_may_see_them() {
     let member = Member::guarded();
     let root = member.log_in("root", &[("root", "admin")]);
     member.expect(&root, doc! {"insert": "c", "documents": [{}]});
-    let nobody = member.log_in("nobody", &[("read", "elsewhere")]);
+    let outsider = member.log_in("outsider", &[("read", "elsewhere")]);
     let reader = member.log_in("reader", &[("read", "db")]);
     let list =
         |own: bool| doc! {"listCollections": 1, "nameOnly": true, "authorizedCollections": own};
     let shown = |reply: Document| {
         reply.get_document("cursor").unwrap().get_array("firstBatch").unwrap().len()
     };
-    assert_eq!(shown(member.expect(&nobody, list(true))), 0);
+    assert_eq!(shown(member.expect(&outsider, list(true))), 0);
     assert_eq!(shown(member.expect(&reader, list(true))), 1);
-    assert_eq!(code(&member, &nobody, list(false)), Some(UNAUTHORIZED));
+    assert_eq!(code(&member, &outsider, list(false)), Some(UNAUTHORIZED));
     let whole = doc! {"listCollections": 1, "authorizedCollections": true};
-    assert_eq!(code(&member, &nobody, whole), Some(UNAUTHORIZED));
+    assert_eq!(code(&member, &outsider, whole), Some(UNAUTHORIZED));
 }
 
 /// The manual, `$currentOp` and `killOp`: users see and stop what they run themselves, over any of their connections.
@@ -134,7 +134,7 @@ fn a_pipeline_takes_the_right_to_read_what_it_joins() {
     for database in ["db", "admin"] {
         member.expect(&root, doc! {"insert": "c", "documents": [{"_id": 1}], "$db": database});
     }
-    let nobody = member.log_in("nobody", &[]);
+    let outsider = member.log_in("outsider", &[]);
     let monitor = member.log_in("monitor", &[("clusterMonitor", "admin")]);
     let joins = [
         doc! {"$lookup": {"from": "c", "pipeline": [], "as": "j"}},
@@ -155,9 +155,9 @@ fn a_pipeline_takes_the_right_to_read_what_it_joins() {
             let aggregate = doc! {"aggregate": 1, "pipeline": stages, "cursor": {}};
             let mut plain = aggregate.clone();
             plain.insert("$db", database);
-            assert_eq!(code(&member, &nobody, plain.clone()), Some(UNAUTHORIZED), "{plain}");
+            assert_eq!(code(&member, &outsider, plain.clone()), Some(UNAUTHORIZED), "{plain}");
             let explain = doc! {"explain": aggregate, "$db": database};
-            assert_eq!(code(&member, &nobody, explain.clone()), Some(UNAUTHORIZED), "{explain}");
+            assert_eq!(code(&member, &outsider, explain.clone()), Some(UNAUTHORIZED), "{explain}");
         }
     }
     // The configuration of the set tells less than its history.
@@ -167,10 +167,10 @@ fn a_pipeline_takes_the_right_to_read_what_it_joins() {
     };
     assert_eq!(code(&member, &monitor, history), Some(UNAUTHORIZED));
     let own = doc! {"aggregate": 1, "pipeline": [{"$currentOp": {}}], "cursor": {}, "$db": "admin"};
-    member.expect(&nobody, own.clone());
+    member.expect(&outsider, own.clone());
     let mut elsewhere = own;
     elsewhere.insert("$db", "db");
-    assert_eq!(code(&member, &nobody, elsewhere), Some(73));
+    assert_eq!(code(&member, &outsider, elsewhere), Some(73));
 }
 
 #[test]
@@ -307,10 +307,10 @@ fn a_cursor_belongs_to_its_user() {
 #[test]
 fn clients_see_their_own_operations_without_a_role() {
     let member = Member::guarded();
-    let nobody = member.log_in("nobody", &[]);
-    member.expect(&nobody, doc! {"currentOp": 1, "$ownOps": true, "$db": "admin"});
+    let outsider = member.log_in("outsider", &[]);
+    member.expect(&outsider, doc! {"currentOp": 1, "$ownOps": true, "$db": "admin"});
     let all = doc! {"currentOp": 1, "$db": "admin"};
-    assert_eq!(code(&member, &nobody, all), Some(UNAUTHORIZED));
+    assert_eq!(code(&member, &outsider, all), Some(UNAUTHORIZED));
 }
 
 /// What a client that is not logged in is told about a user.
