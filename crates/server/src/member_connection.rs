@@ -36,22 +36,20 @@ impl MemberConnection {
         let mut received = Some(first);
         loop {
             if let Some(received) = received.take() {
-                if let Some(from) = received.oplog_from(&self.set) {
-                    match self.set.open_source(from) {
-                        Ok(source) => {
-                            let cut = self.set.cut();
-                            return cut.guard(self.stream_oplog(received.request, source)).await;
-                        }
-                        Err(error) => {
-                            let body = error_body(&error);
-                            let flags = MsgFlags::NONE;
-                            self.connection
-                                .send(received.request, false, false, flags, &body)
-                                .await?;
+                match received.oplog_from(&self.set).map(|from| self.set.open_source(from)) {
+                    Some(Ok(source)) => {
+                        let cut = self.set.cut();
+                        return cut.guard(self.stream_oplog(received.request, source)).await;
+                    }
+                    Some(Err(error)) => {
+                        let (request, body) = (received.request, error_body(&error));
+                        self.connection.send(request, false, false, MsgFlags::NONE, &body).await?;
+                    }
+                    None => {
+                        if let Next::Close = self.connection.serve(received).await? {
+                            return Ok(());
                         }
                     }
-                } else if let Next::Close = self.connection.serve(received).await? {
-                    return Ok(());
                 }
             }
             let Connection { shared, stream, decoder, .. } = &mut self.connection;

@@ -5,7 +5,7 @@
 
 use std::io;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 pub(crate) use tokio::io::{ReadHalf, WriteHalf};
@@ -23,6 +23,20 @@ impl Stream {
     pub(crate) fn into_split(self) -> (ReadHalf<Self>, WriteHalf<Self>) {
         tokio::io::split(self)
     }
+}
+
+/// Writes as much as a stream takes without waiting. Returns how much that was, and whether nothing is held back. An error
+/// of the socket counts as no room: a task that waits for room meets it.
+pub(crate) fn write_now(writer: &mut WriteHalf<Stream>, bytes: &[u8]) -> (usize, bool) {
+    let mut context = Context::from_waker(Waker::noop());
+    let mut written = 0;
+    while written < bytes.len() {
+        match Pin::new(&mut *writer).poll_write(&mut context, &bytes[written..]) {
+            Poll::Ready(Ok(count)) if count > 0 => written += count,
+            _ => return (written, false),
+        }
+    }
+    (written, matches!(Pin::new(writer).poll_flush(&mut context), Poll::Ready(Ok(()))))
 }
 
 impl From<TcpStream> for Stream {

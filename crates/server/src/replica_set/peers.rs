@@ -7,16 +7,14 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bson::{Document, RawDocumentBuf};
 use quorate_protocol::ServerAddress;
 use quorate_replication::{Input, Reply, Request, RequestId, Unreachable};
 use quorate_wire::MsgFlags;
-use tokio::io::{AsyncWrite, AsyncWriteExt};
+use tokio::io::AsyncWriteExt;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
@@ -24,7 +22,7 @@ use super::client::{ClientError, Receiver, encode};
 use super::commands::{parse_reply, request_body};
 use super::{Inbox, Message};
 use crate::dialer::Dialer;
-use crate::net::{Stream, WriteHalf};
+use crate::net::{self, Stream, WriteHalf};
 
 /// Requests that wait for one peer. A member has at most one of each kind under way.
 const MAX_WAITING: usize = 64;
@@ -163,18 +161,9 @@ fn is_report(message: &Request) -> bool {
 fn write_now(line: &mut Line, wanted: Wanted) -> Option<Vec<u8>> {
     // A request that cannot be encoded or written is found out by the task, which tells of it.
     let Ok(mut bytes) = line.begin(wanted) else { return Some(Vec::new()) };
-    let writer = line.writer.as_mut()?;
-    let mut context = Context::from_waker(Waker::noop());
-    while !bytes.is_empty() {
-        match Pin::new(&mut *writer).poll_write(&mut context, &bytes) {
-            Poll::Ready(Ok(written)) if written > 0 => drop(bytes.drain(..written)),
-            _ => return Some(bytes),
-        }
-    }
-    match Pin::new(writer).poll_flush(&mut context) {
-        Poll::Ready(Ok(())) => None,
-        _ => Some(bytes),
-    }
+    let (written, is_flushed) = net::write_now(line.writer.as_mut()?, &bytes);
+    bytes.drain(..written);
+    (!is_flushed).then_some(bytes)
 }
 
 /// Word of a report that has left this process, or is lost with its connection.

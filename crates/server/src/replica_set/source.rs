@@ -12,17 +12,15 @@
 //!                          task ──▶ written, ended
 //! ```
 
-use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bson::RawDocumentBuf;
 use quorate_member::{EntrySource, MAX_BATCH_BYTES};
 use quorate_node::Node;
 use quorate_wire::{EncodeError, MsgFlags, MsgWriter, RequestId};
-use tokio::io::{AsyncWrite, AsyncWriteExt};
+use tokio::io::AsyncWriteExt;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
@@ -30,7 +28,7 @@ use super::cut::Cut;
 use super::stream::batch_document;
 use super::{RoleView, SetView};
 use crate::connection::{ConnectionError, error_body};
-use crate::net::{Stream, WriteHalf};
+use crate::net::{self, Stream, WriteHalf};
 
 /// The longest interval between two batches to a follower, which takes a silent source for failed.
 const KEEP_ALIVE: Duration = Duration::from_secs(2);
@@ -334,16 +332,11 @@ impl Sending {
     /// Writes as much as the socket takes. What is left, and an error of the socket, is for the task.
     fn write_now(&mut self) {
         let Some(writer) = &mut self.writer else { return };
-        let mut context = Context::from_waker(Waker::noop());
-        let mut written = 0;
-        while written < self.output.len() {
-            match Pin::new(&mut *writer).poll_write(&mut context, &self.output[written..]) {
-                Poll::Ready(Ok(count)) if count > 0 => written += count,
-                _ => return drop(self.output.drain(..written)),
-            }
+        let (written, is_flushed) = net::write_now(writer, &self.output);
+        if written < self.output.len() {
+            return drop(self.output.drain(..written));
         }
-        self.is_unflushed =
-            !matches!(Pin::new(writer).poll_flush(&mut context), Poll::Ready(Ok(())));
+        self.is_unflushed = !is_flushed;
         let output = std::mem::take(&mut self.output);
         self.keep_room(output);
     }
@@ -359,6 +352,8 @@ impl Sending {
 
 #[cfg(test)]
 mod tests {
+    use std::task::Poll;
+
     use bson::{DateTime, Timestamp, rawdoc};
     use quorate_node::NodeOptions;
     use quorate_protocol::{MemberState, OpTime, OpTimeAndWallTime, Term};
