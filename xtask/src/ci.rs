@@ -11,7 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::process::{self, Transcript};
-use crate::{Failure, fuzz, map, publishable, purity, pymongo_suite, shape};
+use crate::{Failure, fuzz, map, pages, publishable, purity, pymongo_suite, shape};
 
 /// How long each fuzz target runs by default: enough to see that it works.
 pub(crate) const DEFAULT_FUZZ_SECONDS: u64 = 5;
@@ -43,6 +43,7 @@ pub(crate) fn run(fuzz_seconds: u64) -> Result<(), Failure> {
         ("fmt", Box::new(fmt)),
         ("shape", Box::new(shape::run)),
         ("map", Box::new(|| map::run(false))),
+        ("pages", Box::new(pages::run)),
         ("purity", Box::new(|| quiet(purity::run()))),
         ("publishable", Box::new(publishable::run)),
         ("build", Box::new(build)),

@@ -15,6 +15,7 @@ mod histories;
 mod map;
 mod mutants;
 mod package;
+mod pages;
 mod process;
 mod publishable;
 mod purity;
@@ -60,6 +61,7 @@ const USAGE: &str = "usage: cargo xtask <chore>
                                   and none may fail that is not expected to
   package [--program FILE]        a static program, and the archive, the .deb and the container image
                                   made of it, in target/packages; or those of another program
+  pages                           the walks of docs/architecture.md and what comments cite exist
   publishable                     every crate that is not kept to this repository could be published
   purity                          the deterministic crates reach no runtime, socket or randomness
   mutants [word…]                 deliberate bugs, each of which a test must object to; those with a
@@ -85,6 +87,7 @@ enum Chore {
     Histories { minutes: u64 },
     Map,
     Mutants { words: Vec<String> },
+    Pages,
     Package { program: Option<PathBuf> },
     Publishable,
     Purity,
@@ -118,6 +121,7 @@ fn main() -> ExitCode {
         Some(Chore::PymongoSuite { selection, record }) => pymongo_suite::run(&selection, record),
         Some(Chore::Map) => map::run(true).map(|told| println!("{told}")),
         Some(Chore::Mutants { words }) => mutants::run(&words),
+        Some(Chore::Pages) => pages::run().map(|told| println!("{told}")),
         Some(Chore::Package { program }) => package::run(program),
         Some(Chore::Shape) => shape::run().map(|told| println!("{told}")),
         Some(Chore::Site { api }) => site::run(api).map(|told| println!("{told}")),
@@ -171,6 +175,7 @@ fn read_arguments(arguments: &[String]) -> Option<Chore> {
         ["mutants", words @ ..] if !words.iter().any(|word| word.starts_with('-')) => {
             Some(Chore::Mutants { words: words.iter().map(|word| (*word).to_owned()).collect() })
         }
+        ["pages"] => Some(Chore::Pages),
         ["package"] => Some(Chore::Package { program: None }),
         ["package", "--program", file] => Some(Chore::Package { program: Some(file.into()) }),
         ["shape"] => Some(Chore::Shape),

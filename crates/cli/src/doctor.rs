@@ -4,7 +4,7 @@
 //! is asked by `probe`, one server after the other as the discovery core wants it (`examination`),
 //! and one of them for a `login` and for what it says of its set (`inside`). `reachability`,
 //! `deployment` and `wishes` judge what was seen. The `verdict` is told first, then the findings, then
-//! the `stages` that led to them.
+//! the `stages` that led to them. docs/doctor.md#proposals and #situations.
 
 mod deployment;
 mod examination;

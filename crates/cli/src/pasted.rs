@@ -4,7 +4,7 @@
 //! `client`), each of which knows the words of several drivers for one cause. A message often holds
 //! several causes, one for each server; the descriptions of servers are therefore taken apart first
 //! (`servers`), so that each cause is laid at the right door. Symptoms, which many causes share, are
-//! only told where no cause was found.
+//! only told where no cause was found. docs/doctor.md#pasted.
 //!
 //! Nothing of the text is repeated except addresses, names of sets and users: a pasted message may
 //! hold a password.

@@ -1,7 +1,7 @@
 //! Where two logs part, as a value: what to ask the source next, and what to do with its answer.
 //!
 //! Both logs are read backward, the newest entry first. The newer of the two entries at hand is passed over until both
-//! are the same one. The way to the source belongs to the host. docs/replication-rules.md §11.
+//! are the same one. The way to the source belongs to the host. docs/replication-rules.md#rollback.
 
 use bson::{Document, RawDocument, doc};
 use quorate_node::{Node, entry_position};

@@ -3,7 +3,7 @@
 //!
 //! Collections are copied whole, then the entries that the source wrote meanwhile are applied. The
 //! order of steps, retries and the durable flag belong to `quorate-replication`; the way to the source
-//! to the host. docs/replication-rules.md §10.
+//! to the host. docs/replication-rules.md#initial-sync.
 
 use std::collections::VecDeque;
 

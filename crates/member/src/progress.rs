@@ -1,7 +1,7 @@
 //! How far an initial sync is: for `replSetGetStatus`, for the log, and for going on after a blip.
 //!
 //! Written by the copying side, read by status commands. Decides nothing but which collections need
-//! not be copied again within one attempt. docs/replication-rules.md §10.
+//! not be copied again within one attempt. docs/replication-rules.md#initial-sync.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

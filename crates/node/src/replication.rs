@@ -11,7 +11,7 @@
 //! ([`Node::set_writable`]) and what to show ([`Node::publish`]).
 //!
 //! An entry and its effect are one atomic batch, so after a crash the data is exactly what the oplog
-//! says. docs/replication-rules.md §7, §9, §11.
+//! says. docs/replication-rules.md#oplog, #applying, #rollback.
 
 mod apply;
 mod clone;

@@ -370,7 +370,7 @@ fn an_undone_write_is_repeated_though_the_entry_before_it_is_trimmed() {
     assert_eq!(member.code(retryable(5, 1, increment.clone())), 225);
 }
 
-/// docs/replication-rules.md §9: what depends on an earlier entry of its batch sees it.
+/// docs/replication-rules.md#applying: what depends on an earlier entry of its batch sees it.
 #[test]
 fn a_batch_in_which_documents_come_and_go_is_applied_like_its_entries_one_by_one() {
     let (from, at_once, one_by_one) = (primary(), secondary(), secondary());
@@ -406,7 +406,7 @@ fn a_batch_in_which_documents_come_and_go_is_applied_like_its_entries_one_by_one
     assert!(commits(&at_once) < commits(&one_by_one), "entries share commits");
 }
 
-/// docs/replication-rules.md §5 and §13: a step-down ends writes under way with 11602; the rest of
+/// docs/replication-rules.md#elections and #errors: a step-down ends writes under way with 11602; the rest of
 /// the log stays.
 #[test]
 fn a_long_write_ends_early_when_the_member_steps_down() {
@@ -437,7 +437,7 @@ fn a_long_write_ends_early_when_the_member_steps_down() {
     assert_eq!(hash(&copy), hash(&member));
 }
 
-/// docs/replication-rules.md §7: the oplog is resizable, and keeps what is younger than its
+/// docs/replication-rules.md#oplog: the oplog is resizable, and keeps what is younger than its
 /// minimum retention.
 #[test]
 fn the_oplog_is_resized_and_its_retention_survives_a_restart() {
@@ -465,7 +465,7 @@ fn the_oplog_is_resized_and_its_retention_survives_a_restart() {
     assert_eq!(figures.get_i64("maxSize").unwrap(), 1000 * 1024 * 1024);
 }
 
-/// docs/replication-rules.md §6: what is committed is remembered, so that a restart cannot undo it.
+/// docs/replication-rules.md#commit-point: what is committed is remembered, so that a restart cannot undo it.
 #[test]
 fn the_commit_point_survives_a_restart() {
     let member = Member::with_history(ModelStore::new(), OPLOG_BYTES);
@@ -482,7 +482,7 @@ fn the_commit_point_survives_a_restart() {
     assert!(recovered.last > first);
 }
 
-/// docs/replication-rules.md §7: above its size the oplog drops only what is older than the
+/// docs/replication-rules.md#oplog: above its size the oplog drops only what is older than the
 /// minimum retention.
 #[test]
 fn young_entries_stay_although_the_oplog_is_too_large() {
@@ -502,7 +502,7 @@ fn young_entries_stay_although_the_oplog_is_too_large() {
     assert!(entries(&member).len() < 40, "{} entries are left", entries(&member).len());
 }
 
-/// docs/replication-rules.md §12: both fields or neither, and no version that this process cannot
+/// docs/replication-rules.md#hello: both fields or neither, and no version that this process cannot
 /// have shown.
 #[test]
 fn an_awaited_hello_checks_what_it_is_given() {
@@ -526,7 +526,7 @@ fn an_awaited_hello_checks_what_it_is_given() {
     }
 }
 
-/// docs/replication-rules.md §10: entries that are written during a copy wait on disk, however
+/// docs/replication-rules.md#initial-sync: entries that are written during a copy wait on disk, however
 /// many they are.
 #[test]
 fn entries_of_a_copy_wait_on_disk_and_leave_nothing_behind() {
@@ -627,7 +627,7 @@ fn default_concerns_reach_followers_and_survive_a_restart_and_a_rollback() {
     assert_eq!(from.node.default_concerns().unwrap(), None, "what was undone does not hold");
 }
 
-/// docs/replication-rules.md §7: entries can be applied anywhere, since they say what came of a
+/// docs/replication-rules.md#oplog: entries can be applied anywhere, since they say what came of a
 /// write.
 #[test]
 fn entries_say_what_came_of_a_write_one_for_each_document() {
@@ -661,7 +661,7 @@ fn entries_say_what_came_of_a_write_one_for_each_document() {
     }
 }
 
-/// docs/replication-rules.md §13.
+/// docs/replication-rules.md#errors.
 #[test]
 fn replica_set_commands_need_a_set() {
     let alone = Member::new();
@@ -673,7 +673,7 @@ fn replica_set_commands_need_a_set() {
     }
 }
 
-/// docs/replication-rules.md §9: a client that reads while a batch is applied sees the history up to
+/// docs/replication-rules.md#applying: a client that reads while a batch is applied sees the history up to
 /// some entry.
 #[test]
 fn readers_see_a_prefix_of_the_history_while_entries_are_applied() {
@@ -712,7 +712,7 @@ fn readers_see_a_prefix_of_the_history_while_entries_are_applied() {
     });
 }
 
-/// docs/replication-rules.md §12: what every server says in its hello, of a set or not.
+/// docs/replication-rules.md#hello: what every server says in its hello, of a set or not.
 #[test]
 fn hello_has_every_field_that_clients_expect() {
     for member in [Member::new(), secondary()] {

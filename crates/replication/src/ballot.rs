@@ -1,7 +1,7 @@
 //! The term and the vote that was given in it: what a member has promised in elections.
 //!
 //! Owns two rules: the term never falls, and there is one vote in a term. The caller stores what
-//! changes here before anything that depends on it is said. docs/replication-rules.md §5.
+//! changes here before anything that depends on it is said. docs/replication-rules.md#elections.
 
 use quorate_protocol::{MemberId, Term};
 

@@ -1,7 +1,7 @@
 //! Standing for election: when, the dry run, the vote, and answering other candidates.
 //!
 //! Owns the triggers and the two rounds. What a voter thinks of a candidate is `election`'s to say;
-//! what a winner does is `leading`'s. docs/replication-rules.md §5.
+//! what a winner does is `leading`'s. docs/replication-rules.md#elections.
 
 use std::time::Duration;
 

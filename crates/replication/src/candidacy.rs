@@ -1,7 +1,7 @@
 //! What a member keeps between its tries to be elected: whether it may stand, the objections, quick tries.
 //!
 //! Owns the counting; `campaign` decides when to stand, and each try is a [`Campaign`](crate::campaign::Campaign).
-//! docs/replication-rules.md §5.
+//! docs/replication-rules.md#elections.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -1,6 +1,6 @@
 //! The commit point: the newest entry that no election can lose.
 //!
-//! Pure functions over positions. docs/replication-rules.md §6; the proof obligations are those of
+//! Pure functions over positions. docs/replication-rules.md#commit-point; the proof obligations are those of
 //! RaftMongo: a primary
 //! only ever commits entries of its own term, and a follower only believes a commit point that lies
 //! on its own branch of history.

@@ -1,6 +1,6 @@
 //! Whether a configuration document is sound by itself, and sound as the first one of a set.
 //!
-//! Owns the limits of every field (docs/replication-rules.md §2). Whether one configuration may
+//! Owns the limits of every field (docs/replication-rules.md#configuration). Whether one configuration may
 //! follow another is
 //! `reconfig_check`'s to say.
 

@@ -1,4 +1,4 @@
-//! Every row of the table of configuration fields (docs/replication-rules.md §2), each broken on purpose.
+//! Every row of the table of configuration fields (docs/replication-rules.md#configuration), each broken on purpose.
 
 use super::*;
 use crate::testing::{config, member};

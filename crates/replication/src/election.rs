@@ -1,6 +1,6 @@
 //! How a voter judges a candidate, and how a candidate reads the answers.
 //!
-//! Pure: what the voter knows comes in, a judgement comes out. docs/replication-rules.md §5.
+//! Pure: what the voter knows comes in, a judgement comes out. docs/replication-rules.md#elections.
 //! Safety rests on the plain
 //! refusals alone (one vote per term, no vote for a shorter log or an older configuration); the
 //! vetoes of the Replica Set Internals manual live in the dry run, where they can delay but never split.

@@ -1,4 +1,4 @@
-//! The refusals, the vetoes and the takeovers of docs/replication-rules.md §5, row by row.
+//! The refusals, the vetoes and the takeovers of docs/replication-rules.md#elections, row by row.
 
 use super::*;
 use crate::testing::{at, config, member, stamp};

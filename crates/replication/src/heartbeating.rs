@@ -1,7 +1,7 @@
 //! Heartbeats: who is there, in which term, with which configuration.
 //!
 //! Owns sending, answering and giving up heartbeats, the crash shortcut of the rulings, and what
-//! follows from knowing the primary. docs/replication-rules.md §4.
+//! follows from knowing the primary. docs/replication-rules.md#heartbeats.
 
 use std::time::Duration;
 

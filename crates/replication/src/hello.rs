@@ -1,6 +1,6 @@
 //! The reply to `hello`, for every kind of member and every state a client can meet.
 //!
-//! A function of the status. docs/replication-rules.md §12, whose table the tests follow row by
+//! A function of the status. docs/replication-rules.md#hello, whose table the tests follow row by
 //! row.
 
 use quorate_protocol::{

@@ -1,7 +1,7 @@
 //! What a primary does: catches up, drains, renews the configuration's term, writes its first entry,
 //! and moves the commit point.
 //!
-//! docs/replication-rules.md §5 ("after winning") and §6.
+//! docs/replication-rules.md#elections and #commit-point.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,8 +1,7 @@
 //! Counting: how many votes elect, and which acknowledgements commit a write.
 //!
 //! Owns the arithmetic of a configuration; knows nothing of time or of reachability.
-//! docs/replication-rules.md §2
-//! (counts) and §6 (write concern).
+//! docs/replication-rules.md#configuration and #commit-point.
 
 use quorate_protocol::{MemberConfig, MemberId, OpTime, ReplicaSetConfig};
 

@@ -1,8 +1,7 @@
 //! Whether one configuration may follow another.
 //!
 //! Owns the rules that compare two documents and those about the set's present state
-//! (docs/replication-rules.md §3,
-//! MongoRaftReconfig). The quorum poll, the writing and the waiting are `reconfiguring`'s.
+//! (docs/replication-rules.md#reconfiguration, MongoRaftReconfig). The quorum poll, the writing and the waiting are `reconfiguring`'s.
 
 use std::collections::BTreeSet;
 

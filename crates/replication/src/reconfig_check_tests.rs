@@ -1,4 +1,4 @@
-//! Every rule of docs/replication-rules.md §3 that compares documents or asks about the set's
+//! Every rule of docs/replication-rules.md#reconfiguration that compares documents or asks about the set's
 //! present state.
 
 use super::*;

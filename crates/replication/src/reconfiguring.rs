@@ -2,7 +2,7 @@
 //!
 //! Owns the poll of the members, the storing before the installing, the wait for a majority and the
 //! `newlyAdded` mark. Which configuration may follow which is `reconfig_check`'s to say.
-//! docs/replication-rules.md §3.
+//! docs/replication-rules.md#reconfiguration.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! Undoing entries that the set did not keep.
 //!
 //! Owns the decisions: where to, and whether at all. The host compares the logs, keeps what it
-//! removes in files, and cuts. docs/replication-rules.md §11.
+//! removes in files, and cuts. docs/replication-rules.md#rollback.
 
 use quorate_protocol::{MemberId, OpTime, OpTimeAndWallTime};
 

@@ -1,7 +1,7 @@
 //! Leaving office on request, and staying out of it.
 //!
 //! Owns `replSetStepDown`, the handoff, `replSetFreeze` and `replSetMaintenance`.
-//! docs/replication-rules.md §5.
+//! docs/replication-rules.md#elections.
 
 use std::time::Duration;
 

@@ -1,8 +1,6 @@
 //! Choosing a sync source, leaving it, and judging its first batch.
 //!
-//! Pure: facts about the members in, a choice out. docs/replication-rules.md §8; the seed's rules
-//! on hidden, delayed and
-//! index-less members as the rulings have them.
+//! Pure: facts about the members in, a choice out. docs/replication-rules.md#sync-source.
 
 use std::time::Duration;
 

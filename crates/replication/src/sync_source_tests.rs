@@ -1,4 +1,4 @@
-//! Every rule of docs/replication-rules.md §8, by name.
+//! Every rule of docs/replication-rules.md#sync-source, by name.
 
 use super::*;
 use crate::testing::at;

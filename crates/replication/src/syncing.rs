@@ -1,8 +1,7 @@
 //! Copying entries from a source, and telling it how far we are.
 //!
 //! Owns the fetch under way, the list of members that failed us, and progress reports. `sync_source`
-//! chooses the sync source and judges its first batch. docs/replication-rules.md §6
-//! and §8.
+//! chooses the sync source and judges its first batch. docs/replication-rules.md#commit-point and #sync-source.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;

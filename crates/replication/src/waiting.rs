@@ -1,7 +1,7 @@
 //! Clients that wait for their writes to be acknowledged.
 //!
 //! Owns the list of waiters and their deadlines; `quorum` counts for them.
-//! docs/replication-rules.md §6.
+//! docs/replication-rules.md#commit-point.
 
 use std::collections::{BTreeMap, BTreeSet};
 

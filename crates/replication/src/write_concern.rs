@@ -1,6 +1,6 @@
 //! Write concerns as values, and the outcomes a waiting client can meet.
 //!
-//! The counting is in `quorum`, the waiting in `waiting`. docs/replication-rules.md §6 and §13.
+//! The counting is in `quorum`, the waiting in `waiting`. docs/replication-rules.md#commit-point and #errors.
 
 use std::time::Duration;
 

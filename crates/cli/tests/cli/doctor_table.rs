@@ -1,4 +1,4 @@
-//! Situations of `docs/doctor.md` that the doctor got wrong before: each is provoked, against real
+//! Situations of docs/doctor.md#situations that the doctor got wrong before: each is provoked, against real
 //! processes, namespaces and certificates where they can show it, against scripted servers otherwise.
 
 use std::process::Command;

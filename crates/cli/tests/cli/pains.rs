@@ -1,6 +1,6 @@
 //! Faults that users report, provoked against real members, and the finding that the doctor gives.
 //!
-//! docs/doctor.md lists them; the number in the name of a test only tells two faults apart. States that our
+//! docs/doctor.md#situations lists them; the number in the name of a test only tells two faults apart. States that our
 //! members cannot show (a server too old, a clock that is off, a load balancer) are in `doctor_uri`, with
 //! scripted servers. Measured failovers are in `drill`.
 

@@ -1,6 +1,6 @@
 //! `replSetResizeOplog`: how much history this member keeps, and for how long at least.
 //!
-//! A member's own business: it is neither logged nor told to others. docs/replication-rules.md §7.
+//! A member's own business: it is neither logged nor told to others. docs/replication-rules.md#oplog.
 
 use std::time::Duration;
 

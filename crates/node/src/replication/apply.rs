@@ -3,7 +3,7 @@
 //! Entries are applied in their order, each in one batch with its place in the log, so that a reader
 //! only ever sees the set's history up to some entry. Entries of different documents share a batch;
 //! what they change is worked out before, by several threads (`prepare`).
-//! docs/replication-rules.md §9.
+//! docs/replication-rules.md#applying.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;

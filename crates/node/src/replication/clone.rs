@@ -1,7 +1,7 @@
 //! The receiving end of an initial sync: everything is replaced by a copy of another member.
 //!
 //! Nothing here is logged. The copy is consistent only after the entries that were written
-//! meanwhile have been applied with [`Node::apply_cloned`]. docs/replication-rules.md §10.
+//! meanwhile have been applied with [`Node::apply_cloned`]. docs/replication-rules.md#initial-sync.
 
 use std::sync::Arc;
 

@@ -2,7 +2,7 @@
 //!
 //! They lie in a keyspace of their own, by timestamp, which is dropped when they are no longer needed
 //! and, if the process ended before, when the member starts again: a copy that was begun is begun
-//! anew. Nothing is forced to disk for the same reason. docs/replication-rules.md §10.
+//! anew. Nothing is forced to disk for the same reason. docs/replication-rules.md#initial-sync.
 
 use std::ops::Bound;
 use std::sync::Arc;

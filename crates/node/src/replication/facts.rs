@@ -1,7 +1,7 @@
 //! What a member must remember across a crash besides its data: the configuration, votes, terms.
 //!
 //! Rows of the `replication` keyspace, one BSON document each under `f<name>`.
-//! docs/replication-rules.md §2, §5.
+//! docs/replication-rules.md#configuration and #elections.
 
 use std::time::Duration;
 

@@ -4,7 +4,7 @@
 //! makes the old and the new index keys. Nothing is changed here. The writer takes the changes in
 //! the order of the log and commits them together, so that readers see all of them or none; a change
 //! that was worked out too early, because its document or its collection changed since, it works out
-//! again. docs/replication-rules.md §9.
+//! again. docs/replication-rules.md#applying.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 //! Which commands a member runs in its present state, and what `hello` says of it.
 //!
-//! docs/replication-rules.md §12 and §13.
+//! docs/replication-rules.md#hello and #errors.
 
 use bson::{Bson, Document, RawDocument, RawDocumentBuf, doc};
 use quorate_protocol::{HelloReply, MemberState, ServerAddress};
@@ -336,7 +336,7 @@ mod tests {
         }
     }
 
-    /// docs/replication-rules.md §12: what a client reads is what the member said, for every kind.
+    /// docs/replication-rules.md#hello: what a client reads is what the member said, for every kind.
     #[test]
     fn clients_read_back_what_each_kind_of_member_says() {
         let node = member();

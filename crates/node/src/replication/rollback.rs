@@ -3,7 +3,7 @@
 //! Every entry that changes something leaves a row that says what was there before. The rows are
 //! kept until the entry is committed. Undoing goes backwards, one entry and one batch at a time: a
 //! crash in between leaves a shorter log and the data that belongs to it.
-//! docs/replication-rules.md §11.
+//! docs/replication-rules.md#rollback.
 
 use std::collections::BTreeSet;
 use std::ops::Bound;

@@ -1,4 +1,4 @@
-//! Who changes a configuration, and to what. docs/replication-rules.md §2 and §3.
+//! Who changes a configuration, and to what. docs/replication-rules.md#configuration and #reconfiguration.
 
 use std::collections::VecDeque;
 

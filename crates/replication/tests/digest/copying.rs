@@ -1,4 +1,4 @@
-//! Sources, progress, acknowledgements. docs/replication-rules.md §6 and §8.
+//! Sources, progress, acknowledgements. docs/replication-rules.md#commit-point and #sync-source.
 
 use super::*;
 

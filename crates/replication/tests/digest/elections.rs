@@ -1,4 +1,4 @@
-//! Standing, voting, staying. docs/replication-rules.md §5.
+//! Standing, voting, staying. docs/replication-rules.md#elections.
 
 use super::*;
 

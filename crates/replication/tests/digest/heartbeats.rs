@@ -1,4 +1,4 @@
-//! How often, how patiently. docs/replication-rules.md §4.
+//! How often, how patiently. docs/replication-rules.md#heartbeats.
 
 use super::*;
 

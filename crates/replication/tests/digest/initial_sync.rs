@@ -1,4 +1,4 @@
-//! Copying everything, step by step. docs/replication-rules.md §10.
+//! Copying everything, step by step. docs/replication-rules.md#initial-sync.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! What state a member is in, and what that allows. docs/replication-rules.md §1.
+//! What state a member is in, and what that allows. docs/replication-rules.md#states.
 
 use super::*;
 

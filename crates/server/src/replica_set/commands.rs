@@ -1,7 +1,7 @@
 //! The commands of a replica set: documents to requests, answers to documents.
 //!
 //! What members say to each other is in `quorate-wire`; here are the administrator's commands and the
-//! table that joins both. docs/replication-rules.md §2–§6, §13, §14.
+//! table that joins both. docs/replication-rules.md#errors and #tools.
 
 use std::time::Duration;
 

@@ -2,7 +2,7 @@
 //!
 //! What to ask the source and what to do with its answers is in `quorate_member::Copying`; here are the
 //! connection, and the entries that are kept while everything is copied.
-//! docs/replication-rules.md §10.
+//! docs/replication-rules.md#initial-sync.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -2,7 +2,7 @@
 //!
 //! A task reads the source's stream from the first entry that the copy needs, and writes it to a
 //! keyspace of the store (`quorate_node::CopyBuffer`). What does not fit there either is read from the
-//! source again when its turn comes. docs/replication-rules.md §10.
+//! source again when its turn comes. docs/replication-rules.md#initial-sync.
 
 use std::sync::{Arc, Mutex, PoisonError};
 

@@ -1,4 +1,4 @@
-//! `replSetGetStatus` and `quorateExplainElection`. docs/replication-rules.md §14.
+//! `replSetGetStatus` and `quorateExplainElection`. docs/replication-rules.md#tools.
 
 use bson::{Bson, Document, doc};
 use quorate_node::{CommandError, ErrorCode, Now};

@@ -2,7 +2,7 @@
 //!
 //! A fetch is a `find` on `local.oplog.rs` with `exhaustAllowed`: the source pushes every entry as
 //! soon as it is written, and its commit point, term and rollback id in `$replData` with it.
-//! docs/replication-rules.md §8.
+//! docs/replication-rules.md#sync-source.
 
 use std::io::Write;
 

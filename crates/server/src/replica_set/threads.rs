@@ -615,7 +615,7 @@ mod tests {
         (1..=count).map(finished).collect()
     }
 
-    /// docs/replication-rules.md §11: a rollback that meets the end of the disk goes on where it ended.
+    /// docs/replication-rules.md#rollback: a rollback that meets the end of the disk goes on where it ended.
     #[test]
     fn a_rollback_that_meets_the_end_of_the_disk_waits_for_room() {
         const ENTRIES: u32 = 100;
@@ -656,7 +656,7 @@ mod tests {
         assert!(!follower.inbox.is_broken());
     }
 
-    /// docs/replication-rules.md §10: so does the removal of all data before a copy.
+    /// docs/replication-rules.md#initial-sync: so does the removal of all data before a copy.
     #[test]
     fn a_removal_that_meets_the_end_of_the_disk_waits_for_room() {
         let follower = Follower::new();

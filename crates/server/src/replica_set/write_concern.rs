@@ -1,4 +1,4 @@
-//! Waiting until a write is acknowledged as its client wants. docs/replication-rules.md §6 and §13.
+//! Waiting until a write is acknowledged as its client wants. docs/replication-rules.md#commit-point and #errors.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;

@@ -125,7 +125,7 @@ fn an_awaited_hello_is_answered_when_the_state_changes() {
     assert!(start.elapsed().as_secs() < 10, "it did not wait out its time");
 }
 
-/// docs/replication-rules.md §5: connections outlive a step-down, but for writers that would never
+/// docs/replication-rules.md#elections: connections outlive a step-down, but for writers that would never
 /// learn of it.
 #[test]
 fn an_unacknowledged_write_to_a_secondary_closes_its_connection_and_no_other() {
@@ -209,7 +209,7 @@ fn a_write_that_a_majority_does_not_have_is_an_error_beside_the_write() {
     assert_eq!(error.get_i32("code").ok(), Some(100), "{reply}");
 }
 
-/// docs/replication-rules.md §6: that nothing had to be changed is true only once what made it so
+/// docs/replication-rules.md#commit-point: that nothing had to be changed is true only once what made it so
 /// is replicated.
 #[test]
 fn a_write_that_changes_nothing_waits_for_what_was_before_it() {

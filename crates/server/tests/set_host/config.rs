@@ -1,4 +1,4 @@
-//! The configuration document as administrators see it. docs/replication-rules.md §2.
+//! The configuration document as administrators see it. docs/replication-rules.md#configuration.
 
 use bson::{Bson, Document, doc};
 

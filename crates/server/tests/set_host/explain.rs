@@ -67,7 +67,7 @@ fn a_set_with_a_primary_names_it_and_one_without_says_whom_to_start() {
     }
 }
 
-/// docs/replication-rules.md §14: what shells and dashboards read of `replSetGetStatus`.
+/// docs/replication-rules.md#tools: what shells and dashboards read of `replSetGetStatus`.
 #[test]
 fn status_has_the_fields_that_tools_read() {
     let set = Set::initiated(3);

@@ -1,5 +1,5 @@
 //! The history as clients and tools read it: `local.oplog.rs`, `local.system.replset`, and what
-//! `rs.printReplicationInfo()` asks. docs/replication-rules.md §7 and §14.
+//! `rs.printReplicationInfo()` asks. docs/replication-rules.md#oplog and #tools.
 
 use bson::{Bson, Document, doc};
 
