@@ -24,30 +24,9 @@ const FIELDS: [&str; 12] =
 
 /// Texts that some operator reads in a way of its own.
 const TEXTS: [&str; 24] = [
-    "",
-    "a",
-    "b",
-    "$a",
-    "$a.b",
-    "$_id",
-    "$$ROOT",
-    "$$this",
-    "$$value",
-    "$$NOW",
-    "$$REMOVE",
-    "^a.*b$",
-    "(?i)x+",
-    "[a",
-    "é€𝄞",
-    "2024-02-29T12:30:00.5Z",
-    "%Y-%m-%dT%H:%M:%S.%LZ",
-    "Europe/Berlin",
-    "day",
-    "string",
-    "double",
-    "left",
-    "other",
-    "-12.50e3",
+    "", "a", "b", "$a", "$a.b", "$_id", "$$ROOT", "$$this", "$$value", "$$NOW", "$$REMOVE",
+    "^a.*b$", "(?i)x+", "[a", "é€𝄞", "2024-02-29T12:30:00.5Z", "%Y-%m-%dT%H:%M:%S.%LZ",
+    "Europe/Berlin", "day", "string", "double", "left", "other", "-12.50e3",
 ];
 
 /// Numbers at the edges of their types.

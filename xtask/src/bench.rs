@@ -74,14 +74,7 @@ fn fixtures(program: &Path) -> Result<(), Failure> {
     let numbers = [STARTS.to_string(), AT_ONCE.to_string()];
     let mut rust = process::cargo();
     rust.args([
-        "run",
-        "--quiet",
-        "--release",
-        "--package",
-        "quorate-testing",
-        "--example",
-        "start",
-        "--",
+        "run", "--quiet", "--release", "--package", "quorate-testing", "--example", "start", "--",
     ]);
     let mut python = process::program("python3");
     python.arg("benchmarks/fixtures/start.py").env("PYTHONPATH", "packages/python");

@@ -149,18 +149,8 @@ fn build() -> Outcome {
 fn tests() -> Outcome {
     let arguments: &[&str] = if has_nextest() {
         &[
-            "nextest",
-            "run",
-            "--workspace",
-            "--no-fail-fast",
-            "--retries",
-            "1",
-            "--status-level",
-            "retry",
-            "--final-status-level",
-            "flaky",
-            "--color",
-            "never",
+            "nextest", "run", "--workspace", "--no-fail-fast", "--retries", "1", "--status-level",
+            "retry", "--final-status-level", "flaky", "--color", "never",
         ]
     } else {
         &["test", "--workspace", "--no-fail-fast", "--lib", "--bins", "--tests", "--color", "never"]

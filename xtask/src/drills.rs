@@ -28,15 +28,9 @@ pub(crate) fn run(each: u64) -> Result<(), Failure> {
         command.env("XDG_RUNTIME_DIR", &files);
         command
     };
-    let told = process::read(quorate().args([
-        "up",
-        "--detach",
-        "--port",
-        "0",
-        "--election-timeout",
-        "2s",
-        "--json",
-    ]))?;
+    let told = process::read(
+        quorate().args(["up", "--detach", "--port", "0", "--election-timeout", "2s", "--json"]),
+    )?;
     let uri = told.split("\"uri\":\"").nth(1).and_then(|rest| rest.split('"').next());
     let uri =
         uri.ok_or_else(|| Failure(format!("quorate up told no connection string: {told}")))?;

@@ -83,12 +83,10 @@ impl Tree {
     /// Makes the copy equal to the sources. Files that are equal keep their times, so that what was built
     /// of them is still good.
     fn restore(&self) -> Result<(), Failure> {
-        let listed = process::read(process::program("git").args([
-            "ls-files",
-            "--cached",
-            "--others",
-            "--exclude-standard",
-        ]))?;
+        let listed = process::read(
+            process::program("git")
+                .args(["ls-files", "--cached", "--others", "--exclude-standard"]),
+        )?;
         let mut wanted = BTreeSet::new();
         for path in listed.lines() {
             // A file that was removed and not yet committed.

@@ -49,14 +49,7 @@ pub(crate) fn run() -> Result<(), Failure> {
         checked += 1;
         let package = format!("quorate-{folder}");
         let tree = process::read(process::cargo().args([
-            "tree",
-            "--edges",
-            "normal",
-            "--package",
-            &package,
-            "--prefix",
-            "depth",
-            "--format",
+            "tree", "--edges", "normal", "--package", &package, "--prefix", "depth", "--format",
             " {p}",
         ]))?;
         let more: &[&str] = match without {

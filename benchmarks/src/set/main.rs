@@ -70,13 +70,7 @@ const QUICK: Effort = Effort {
 };
 
 const MEASURES: [&str; 8] = [
-    "writes",
-    "transactions",
-    "streams",
-    "stream-growth",
-    "failover",
-    "growth",
-    "read-ahead",
+    "writes", "transactions", "streams", "stream-growth", "failover", "growth", "read-ahead",
     "fan-out",
 ];
 

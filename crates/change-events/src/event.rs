@@ -548,13 +548,7 @@ mod tests {
         let found = events(&insert, &NoImages, &watching("c")).unwrap().remove(0).document;
         let names: Vec<_> = found.keys().map(String::as_str).collect();
         let expected = [
-            "_id",
-            "operationType",
-            "clusterTime",
-            "wallTime",
-            "fullDocument",
-            "ns",
-            "documentKey",
+            "_id", "operationType", "clusterTime", "wallTime", "fullDocument", "ns", "documentKey",
         ];
         assert_eq!(names, expected);
         assert_eq!(types(&entry("u", "d.c", doc! { "_id": 1 }), &watching("c")), ["replace"]);

@@ -14,13 +14,8 @@ pub(crate) use quorate_protocol::remedy::{
 /// Options of a connection string that choose servers of a deployment, and mean nothing for one of
 /// them.
 const CHOOSING: [&str; 7] = [
-    "replicaset",
-    "directconnection",
-    "loadbalanced",
-    "readpreference",
-    "readpreferencetags",
-    "maxstalenessseconds",
-    "srvmaxhosts",
+    "replicaset", "directconnection", "loadbalanced", "readpreference", "readpreferencetags",
+    "maxstalenessseconds", "srvmaxhosts",
 ];
 
 /// Leaves the set aside and uses the one server that was dialled.

@@ -19,15 +19,8 @@ use crate::pool::{ConnectionId, PooledConnection};
 
 /// Commands whose content is a secret, in lower case.
 const SENSITIVE: [&str; 9] = [
-    "authenticate",
-    "saslstart",
-    "saslcontinue",
-    "getnonce",
-    "createuser",
-    "updateuser",
-    "copydbgetnonce",
-    "copydbsaslstart",
-    "copydb",
+    "authenticate", "saslstart", "saslcontinue", "getnonce", "createuser", "updateuser",
+    "copydbgetnonce", "copydbsaslstart", "copydb",
 ];
 
 /// What the events of one operation have in common: a bulk write may be several commands.

@@ -70,11 +70,8 @@ async fn each_component_tells_its_part() {
     assert_eq!(
         connection[..5],
         [
-            "Connection pool created",
-            "Connection pool ready",
-            "Connection checkout started",
-            "Connection created",
-            "Connection ready",
+            "Connection pool created", "Connection pool ready", "Connection checkout started",
+            "Connection created", "Connection ready",
         ]
     );
     assert_eq!(connection.last(), Some(&"Connection pool closed"));

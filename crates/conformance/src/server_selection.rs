@@ -41,14 +41,8 @@ pub(crate) fn check(file: &ScenarioFile) -> Result<(), String> {
 /// A scenario of `server_selection/server_selection` or of `max_staleness`.
 pub(crate) fn check_selection(json: &Value) -> Result<(), String> {
     let known = [
-        "topology_description",
-        "operation",
-        "read_preference",
-        "deprioritized_servers",
-        "heartbeatFrequencyMS",
-        "suitable_servers",
-        "in_latency_window",
-        "error",
+        "topology_description", "operation", "read_preference", "deprioritized_servers",
+        "heartbeatFrequencyMS", "suitable_servers", "in_latency_window", "error",
     ];
     only(object(json)?, &known)?;
     let topology = topology(json)?;

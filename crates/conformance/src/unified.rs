@@ -243,13 +243,8 @@ fn admitted(
 /// Whether a file is of a version and shape that is understood.
 fn check_file(file: &Document) -> Result<(), String> {
     const KNOWN: [&str; 7] = [
-        "description",
-        "schemaVersion",
-        "runOnRequirements",
-        "createEntities",
-        "initialData",
-        "tests",
-        "_yamlAnchors",
+        "description", "schemaVersion", "runOnRequirements", "createEntities", "initialData",
+        "tests", "_yamlAnchors",
     ];
     if let Some(key) = file.keys().find(|key| !KNOWN.contains(&key.as_str())) {
         return Err(format!("unknown part of a file: {key}"));

@@ -91,11 +91,7 @@ pub struct MechanismProperties(BTreeMap<String, String>);
 impl MechanismProperties {
     /// Properties whose values are safe to show. Everything else may be a token.
     const SHOWN: [&'static str; 6] = [
-        "SERVICE_NAME",
-        "CANONICALIZE_HOST_NAME",
-        "SERVICE_REALM",
-        "SERVICE_HOST",
-        "ENVIRONMENT",
+        "SERVICE_NAME", "CANONICALIZE_HOST_NAME", "SERVICE_REALM", "SERVICE_HOST", "ENVIRONMENT",
         "TOKEN_RESOURCE",
     ];
 

@@ -26,15 +26,7 @@ const ALLOWED_IN_TXT: [&str; 3] = ["authSource", "replicaSet", "loadBalanced"];
 /// Single labels that are kept for testing or for private networks: no registry sells names under
 /// them.
 const PRIVATE_TOP_LEVELS: [&str; 10] = [
-    "test",
-    "localhost",
-    "invalid",
-    "example",
-    "local",
-    "internal",
-    "corp",
-    "home",
-    "lan",
+    "test", "localhost", "invalid", "example", "local", "internal", "corp", "home", "lan",
     "private",
 ];
 

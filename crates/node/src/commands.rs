@@ -242,12 +242,8 @@ pub(crate) static TABLE: &[CommandFacts] = &[
         .writes(Write)
         .on(touched::named)
         .fields(&[
-            "documents",
-            "ordered",
-            "bypassDocumentValidation",
-            "bypassEmptyTsReplacement",
-            "stmtId",
-            "stmtIds",
+            "documents", "ordered", "bypassDocumentValidation", "bypassEmptyTsReplacement",
+            "stmtId", "stmtIds",
         ])
         .without(&["collectionUUID", "encryptionInformation"])
         .retryable()
@@ -257,13 +253,8 @@ pub(crate) static TABLE: &[CommandFacts] = &[
         .writes(Write)
         .on(touched::named)
         .fields(&[
-            "updates",
-            "ordered",
-            "bypassDocumentValidation",
-            "bypassEmptyTsReplacement",
-            "let",
-            "stmtId",
-            "stmtIds",
+            "updates", "ordered", "bypassDocumentValidation", "bypassEmptyTsReplacement", "let",
+            "stmtId", "stmtIds",
         ])
         .without(&["collectionUUID", "encryptionInformation"])
         .retryable()
@@ -282,19 +273,8 @@ pub(crate) static TABLE: &[CommandFacts] = &[
         .writes(Write)
         .on(touched::named)
         .fields(&[
-            "query",
-            "fields",
-            "sort",
-            "hint",
-            "collation",
-            "arrayFilters",
-            "remove",
-            "update",
-            "upsert",
-            "new",
-            "let",
-            "bypassDocumentValidation",
-            "bypassEmptyTsReplacement",
+            "query", "fields", "sort", "hint", "collation", "arrayFilters", "remove", "update",
+            "upsert", "new", "let", "bypassDocumentValidation", "bypassEmptyTsReplacement",
             "stmtId",
         ])
         .without(&["collectionUUID", "encryptionInformation"])
@@ -305,27 +285,9 @@ pub(crate) static TABLE: &[CommandFacts] = &[
         .reads(Read)
         .on(touched::named)
         .fields(&[
-            "filter",
-            "sort",
-            "projection",
-            "hint",
-            "skip",
-            "limit",
-            "batchSize",
-            "singleBatch",
-            "allowDiskUse",
-            "min",
-            "max",
-            "returnKey",
-            "showRecordId",
-            "tailable",
-            "awaitData",
-            "oplogReplay",
-            "noCursorTimeout",
-            "allowPartialResults",
-            "collation",
-            "let",
-            "term",
+            "filter", "sort", "projection", "hint", "skip", "limit", "batchSize", "singleBatch",
+            "allowDiskUse", "min", "max", "returnKey", "showRecordId", "tailable", "awaitData",
+            "oplogReplay", "noCursorTimeout", "allowPartialResults", "collation", "let", "term",
             "collectionUUID",
         ])
         .without(&["resumeAfter", "$_requestResumeToken", "$_resumeAfter"])
@@ -352,15 +314,8 @@ pub(crate) static TABLE: &[CommandFacts] = &[
         .reads(Read)
         .on(touched::pipeline)
         .fields(&[
-            "pipeline",
-            "explain",
-            "allowDiskUse",
-            "cursor",
-            "bypassDocumentValidation",
-            "bypassEmptyTsReplacement",
-            "collation",
-            "hint",
-            "let",
+            "pipeline", "explain", "allowDiskUse", "cursor", "bypassDocumentValidation",
+            "bypassEmptyTsReplacement", "collation", "hint", "let",
         ])
         .without(&["collectionUUID", "encryptionInformation"])
         .scans()
@@ -394,22 +349,9 @@ pub(crate) static TABLE: &[CommandFacts] = &[
         .writes(Shape)
         .on(touched::view)
         .fields(&[
-            "capped",
-            "size",
-            "max",
-            "validator",
-            "validationLevel",
-            "validationAction",
-            "viewOn",
-            "pipeline",
-            "expireAfterSeconds",
-            "collation",
-            "autoIndexId",
-            "idIndex",
-            "indexOptionDefaults",
-            "storageEngine",
-            "changeStreamPreAndPostImages",
-            "flags",
+            "capped", "size", "max", "validator", "validationLevel", "validationAction", "viewOn",
+            "pipeline", "expireAfterSeconds", "collation", "autoIndexId", "idIndex",
+            "indexOptionDefaults", "storageEngine", "changeStreamPreAndPostImages", "flags",
             "temp",
         ])
         .without(&["timeseries", "clusteredIndex", "encryptedFields"])
@@ -419,12 +361,7 @@ pub(crate) static TABLE: &[CommandFacts] = &[
         .writes(DatabaseAdmin)
         .on(touched::view)
         .fields(&[
-            "index",
-            "validator",
-            "validationLevel",
-            "validationAction",
-            "viewOn",
-            "pipeline",
+            "index", "validator", "validationLevel", "validationAction", "viewOn", "pipeline",
             "changeStreamPreAndPostImages",
         ])
         .without(&["cappedSize", "cappedMax", "expireAfterSeconds", "timeseries", "dryRun"])
@@ -488,11 +425,7 @@ pub(crate) static TABLE: &[CommandFacts] = &[
         .reads(DatabaseAdmin)
         .on(touched::named)
         .fields(&[
-            "full",
-            "scandata",
-            "background",
-            "metadata",
-            "enforceFastCount",
+            "full", "scandata", "background", "metadata", "enforceFastCount",
             "checkBSONConformance",
         ])
         .without(&["repair", "fixMultikey"])

@@ -441,26 +441,10 @@ fn expression() -> impl Strategy<Value = Bson> {
         prop_oneof![4 => field, 1 => scalar().prop_map(|value| doc! { "$literal": value }.into())];
     leaf.prop_recursive(2, 6, 2, |inner| {
         let one = select(vec![
-            "$type",
-            "$isArray",
-            "$size",
-            "$first",
-            "$toString",
-            "$not",
-            "$abs",
-            "$sum",
-            "$max",
+            "$type", "$isArray", "$size", "$first", "$toString", "$not", "$abs", "$sum", "$max",
         ]);
         let two = select(vec![
-            "$add",
-            "$eq",
-            "$lt",
-            "$cmp",
-            "$ifNull",
-            "$and",
-            "$or",
-            "$concatArrays",
-            "$in",
+            "$add", "$eq", "$lt", "$cmp", "$ifNull", "$and", "$or", "$concatArrays", "$in",
         ]);
         prop_oneof![
             (one, inner.clone()).prop_map(|(name, of)| doc! { name: of }.into()),

@@ -15,20 +15,8 @@ const UNAUTHORIZED: i32 = 13;
 
 /// Commands whose first field names a collection.
 const ON_COLLECTIONS: [&str; 14] = [
-    "find",
-    "count",
-    "distinct",
-    "aggregate",
-    "insert",
-    "update",
-    "delete",
-    "findAndModify",
-    "create",
-    "drop",
-    "collMod",
-    "createIndexes",
-    "listIndexes",
-    "collStats",
+    "find", "count", "distinct", "aggregate", "insert", "update", "delete", "findAndModify",
+    "create", "drop", "collMod", "createIndexes", "listIndexes", "collStats",
 ];
 
 /// What the page says.
@@ -94,16 +82,8 @@ fn without_a_login_only_what_a_login_takes_can_be_run() {
     assert_eq!(
         anybody,
         [
-            "authenticate",
-            "buildInfo",
-            "connectionStatus",
-            "hello",
-            "listCommands",
-            "logout",
-            "ping",
-            "saslContinue",
-            "saslStart",
-            "whatsmyuri",
+            "authenticate", "buildInfo", "connectionStatus", "hello", "listCommands", "logout",
+            "ping", "saslContinue", "saslStart", "whatsmyuri",
         ]
     );
     for (name, right) in &page.commands {

@@ -36,12 +36,9 @@ pub fn npm(packages: &[&str]) -> Result<PathBuf, ProvisionError> {
             // Without it npm would look for one in the folders above.
             fs::write(&manifest, "{\"private\": true}\n").map_err(failed("writing", &manifest))?;
             let mut command = Command::new("npm");
-            command.current_dir(folder).args([
-                "install",
-                "--no-audit",
-                "--no-fund",
-                "--ignore-scripts",
-            ]);
+            command
+                .current_dir(folder)
+                .args(["install", "--no-audit", "--no-fund", "--ignore-scripts"]);
             command.args(["--no-progress", "--save-exact"]).args(packages);
             run(&mut command, NEXT_STEP).map(drop)
         },

@@ -182,10 +182,7 @@ impl Member {
             |config| *config,
         );
         let checked = validate_for_initiate(
-            &config,
-            &self.options.set_name,
-            self.options.allowances,
-            &self.options.own_addresses,
+            &config, &self.options.set_name, self.options.allowances, &self.options.own_addresses,
         );
         if let Err(error) = checked {
             return self.respond(token, Err(error.into()));

@@ -255,14 +255,8 @@ mod tests {
         assert_eq!(
             keys,
             [
-                "topologyId",
-                "serverHost",
-                "serverPort",
-                "driverConnectionId",
-                "serverConnectionId",
-                "awaited",
-                "durationMS",
-                "reply"
+                "topologyId", "serverHost", "serverPort", "driverConnectionId",
+                "serverConnectionId", "awaited", "durationMS", "reply"
             ]
         );
         assert!(message.to_string().starts_with(

@@ -125,16 +125,7 @@ impl Namespaces {
         let (name, address) = (self.name(from), self.ip(to).to_string());
         let unused = "02:00:00:00:00:fe";
         must(&[
-            "-n",
-            &name,
-            "neigh",
-            "replace",
-            &address,
-            "lladdr",
-            unused,
-            "dev",
-            "eth0",
-            "nud",
+            "-n", &name, "neigh", "replace", &address, "lladdr", unused, "dev", "eth0", "nud",
             "permanent",
         ]);
     }

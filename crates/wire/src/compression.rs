@@ -20,17 +20,8 @@ const ZSTD_LEVEL: i32 = 3;
 /// Commands that carry secrets, or on which compression is still to be agreed. Lower-case: servers
 /// take some of them in any case (`isMaster`, `ismaster`).
 const NEVER_COMPRESSED: [&str; 11] = [
-    "hello",
-    "ismaster",
-    "saslstart",
-    "saslcontinue",
-    "getnonce",
-    "authenticate",
-    "createuser",
-    "updateuser",
-    "copydbsaslstart",
-    "copydbgetnonce",
-    "copydb",
+    "hello", "ismaster", "saslstart", "saslcontinue", "getnonce", "authenticate", "createuser",
+    "updateuser", "copydbsaslstart", "copydbgetnonce", "copydb",
 ];
 
 /// Whether a message with this command may be compressed.

@@ -102,16 +102,8 @@ mod tests {
         };
         let declare = |hello: &mut RawDocumentBuf| hello.append(cstr!("apiVersion"), "1");
         let all = [
-            "hello",
-            "helloOk",
-            "backpressure",
-            "client",
-            "compression",
-            "loadBalanced",
-            "saslSupportedMechs",
-            "speculativeAuthenticate",
-            "apiVersion",
-            "$db",
+            "hello", "helloOk", "backpressure", "client", "compression", "loadBalanced",
+            "saslSupportedMechs", "speculativeAuthenticate", "apiVersion", "$db",
         ];
         assert_eq!(keys(&first.command(HelloCommand::Hello, declare)), all);
         let later = later_hello(HelloCommand::Legacy, declare);

@@ -159,15 +159,8 @@ mod tests {
             assert_eq!(guard().objection(&headers(&[("host", host)])), None, "{host}");
         }
         for host in [
-            "",
-            "localhost",
-            "127.0.0.1",
-            "localhost:80",
-            "evil.example:8080",
-            "127.0.0.1.evil:8080",
-            "localhost:8080.evil",
-            "127.0.0.1:8080,evil",
-            "10.0.0.1:8080",
+            "", "localhost", "127.0.0.1", "localhost:80", "evil.example:8080",
+            "127.0.0.1.evil:8080", "localhost:8080.evil", "127.0.0.1:8080,evil", "10.0.0.1:8080",
             "user@127.0.0.1:8080",
         ] {
             assert!(guard().objection(&headers(&[("host", host)])).is_some(), "{host}");

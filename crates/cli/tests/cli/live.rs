@@ -440,25 +440,9 @@ fn options_of_other_servers_are_known_or_refused_with_the_better_way() {
     let log = format!("{data}.log");
     std::fs::write(&log, "what was there\n").unwrap();
     let mut served = Living::start(&[
-        "serve",
-        "--json",
-        "--port",
-        "0",
-        "--dbpath",
-        data,
-        "--replSet",
-        "rs0",
-        "--bind_ip",
-        "localhost,127.0.0.1",
-        "--oplogSize",
-        "16",
-        "--maxConns",
-        "100",
-        "--log-level",
-        "info",
-        "--logpath",
-        &log,
-        "--logappend",
+        "serve", "--json", "--port", "0", "--dbpath", data, "--replSet", "rs0", "--bind_ip",
+        "localhost,127.0.0.1", "--oplogSize", "16", "--maxConns", "100", "--log-level", "info",
+        "--logpath", &log, "--logappend",
     ]);
     let ready = served.event();
     assert!(ready["uri"].as_str().unwrap().ends_with("replicaSet=rs0"), "{ready}");

@@ -151,10 +151,7 @@ fn a_dump_restores_to_the_same_in_each_form() {
     }
     let plain = path("plain");
     for file in [
-        "shop/orders.bson",
-        "shop/orders.metadata.json",
-        "shop/a%2Fb+c%25.bson",
-        "shop/empty.bson",
+        "shop/orders.bson", "shop/orders.metadata.json", "shop/a%2Fb+c%25.bson", "shop/empty.bson",
         "shop/big.metadata.json",
     ] {
         assert!(plain.join(file).is_file(), "{file}");

@@ -201,14 +201,8 @@ fn the_npm_package_reads_like_the_one_that_people_know() {
     fs::create_dir(&project).unwrap();
     fs::write(project.join("package.json"), "{\"private\": true}\n").unwrap();
     let mut install = Command::new("npm");
-    install.args([
-        "install",
-        "--silent",
-        "--offline",
-        "--no-audit",
-        "--no-fund",
-        "--ignore-scripts",
-    ]);
+    install
+        .args(["install", "--silent", "--offline", "--no-audit", "--no-fund", "--ignore-scripts"]);
     succeeded(install.arg(&tarball).current_dir(&project));
     let driver = npm(&[NODE_DRIVER]).unwrap();
     fs::write(project.join("sample.js"), NODE_SAMPLE).unwrap();

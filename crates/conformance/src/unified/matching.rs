@@ -181,26 +181,9 @@ fn has_type(types: &Bson, actual: &Bson) -> Result<bool, String> {
 }
 
 const TYPES: [&str; 20] = [
-    "double",
-    "string",
-    "object",
-    "array",
-    "binData",
-    "undefined",
-    "objectId",
-    "bool",
-    "date",
-    "null",
-    "regex",
-    "dbPointer",
-    "javascript",
-    "symbol",
-    "int",
-    "timestamp",
-    "long",
-    "decimal",
-    "minKey",
-    "maxKey",
+    "double", "string", "object", "array", "binData", "undefined", "objectId", "bool", "date",
+    "null", "regex", "dbPointer", "javascript", "symbol", "int", "timestamp", "long", "decimal",
+    "minKey", "maxKey",
 ];
 
 fn type_name(value: &Bson) -> Option<&'static str> {

@@ -80,13 +80,8 @@ fn has_transactions(file: &Document) -> bool {
 /// A key that is not known could be an assertion that is never made.
 fn check_keys(test: &Document) -> Result<(), String> {
     const KNOWN: [&str; 7] = [
-        "description",
-        "runOnRequirements",
-        "skipReason",
-        "operations",
-        "expectEvents",
-        "expectLogMessages",
-        "outcome",
+        "description", "runOnRequirements", "skipReason", "operations", "expectEvents",
+        "expectLogMessages", "outcome",
     ];
     match test.keys().find(|key| !KNOWN.contains(&key.as_str())) {
         None => Ok(()),

@@ -163,15 +163,8 @@ fn the_strings_of_a_record_are_joined() {
 fn a_refused_record_changes_nothing() {
     let uri = "mongodb+srv://a.b.c/?srvMaxHosts=1";
     for record in [
-        "replicaSet=rs0",
-        "loadBalanced=true",
-        "ssl=false",
-        "tls=false",
-        "socketTimeoutMS=500",
-        "unknown=1",
-        "authSource",
-        "authSource=",
-        "authSource=%zz",
+        "replicaSet=rs0", "loadBalanced=true", "ssl=false", "tls=false", "socketTimeoutMS=500",
+        "unknown=1", "authSource", "authSource=", "authSource=%zz",
     ] {
         let mut connection = parse(uri);
         assert!(connection.apply_txt_records(&[vec![record]]).is_err(), "{record}");

@@ -47,14 +47,9 @@ fn credentials_are_decoded_and_a_plus_stays_a_plus() {
 #[test]
 fn ambiguous_credentials_are_refused() {
     for text in [
-        "mongodb://a@b:c@host",
-        "mongodb://a:b:c@host",
-        "mongodb://a:b c@host",
-        "mongodb://a:p/q@host",
-        "mongodb://a:1/q@host/db",
-        "mongodb://a:p@q/r@host/db",
-        "mongodb://a:p?q@host",
-        "mongodb://a:1?q@host",
+        "mongodb://a@b:c@host", "mongodb://a:b:c@host", "mongodb://a:b c@host",
+        "mongodb://a:p/q@host", "mongodb://a:1/q@host/db", "mongodb://a:p@q/r@host/db",
+        "mongodb://a:p?q@host", "mongodb://a:1?q@host",
     ] {
         assert_eq!(refusal(text), ParseError::UserInfoNotEncoded, "{text}");
     }

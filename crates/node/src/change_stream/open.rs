@@ -14,25 +14,13 @@ use crate::fields::Fields;
 
 /// The stages that may follow.
 const ALLOWED: [&str; 8] = [
-    "$match",
-    "$project",
-    "$addFields",
-    "$set",
-    "$unset",
-    "$replaceRoot",
-    "$replaceWith",
-    "$redact",
+    "$match", "$project", "$addFields", "$set", "$unset", "$replaceRoot", "$replaceWith", "$redact",
 ];
 
 /// The options of `$changeStream`.
 const OPTIONS: [&str; 7] = [
-    "fullDocument",
-    "fullDocumentBeforeChange",
-    "showExpandedEvents",
-    "allChangesForCluster",
-    "resumeAfter",
-    "startAfter",
-    "startAtOperationTime",
+    "fullDocument", "fullDocumentBeforeChange", "showExpandedEvents", "allChangesForCluster",
+    "resumeAfter", "startAfter", "startAtOperationTime",
 ];
 
 /// The stage that lets large events come in fragments; it comes last.

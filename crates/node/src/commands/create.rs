@@ -20,15 +20,8 @@ use crate::touched::joined;
 
 /// Options of `create` that are kept and shown by `listCollections`.
 const KEPT_OPTIONS: [&str; 9] = [
-    "capped",
-    "size",
-    "max",
-    "validator",
-    "validationLevel",
-    "validationAction",
-    "viewOn",
-    "pipeline",
-    "changeStreamPreAndPostImages",
+    "capped", "size", "max", "validator", "validationLevel", "validationAction", "viewOn",
+    "pipeline", "changeStreamPreAndPostImages",
 ];
 
 /// Whether documents are kept as they were before a change.
@@ -130,13 +123,7 @@ fn check_unkept_options(fields: &Fields<'_>) -> Result<(), CommandError> {
 /// Refuses a view with the options of a collection.
 fn check_view_options(fields: &Fields<'_>, options: &Document) -> Result<(), CommandError> {
     let not_of_view = [
-        "capped",
-        "size",
-        "max",
-        "validator",
-        "validationLevel",
-        "validationAction",
-        IMAGES_OPTION,
+        "capped", "size", "max", "validator", "validationLevel", "validationAction", IMAGES_OPTION,
     ];
     if let (true, Some(option)) =
         (fields.has("viewOn"), not_of_view.into_iter().find(|name| options.contains_key(name)))
@@ -330,12 +317,7 @@ fn modify_index(
 /// Refuses a change of an index that is not offered, or that changes nothing.
 fn check_index_change(change: &Document, fields: &Fields<'_>) -> Result<(), CommandError> {
     const KNOWN: [&str; 7] = [
-        "name",
-        "keyPattern",
-        "expireAfterSeconds",
-        "hidden",
-        "unique",
-        "prepareUnique",
+        "name", "keyPattern", "expireAfterSeconds", "hidden", "unique", "prepareUnique",
         "forceNonUnique",
     ];
     let invalid = |message: &str| Err(CommandError::new(ErrorCode::INVALID_OPTIONS, message));

@@ -92,15 +92,8 @@ fn is_older_name(name: &str) -> bool {
 
 /// Fields of a hello that have no part in what its replies are, once it has been found to be in order.
 const STREAMED: [&str; 9] = [
-    "$clusterTime",
-    "$db",
-    "$readPreference",
-    "apiDeprecationErrors",
-    "apiStrict",
-    "apiVersion",
-    "helloOk",
-    "maxAwaitTimeMS",
-    "topologyVersion",
+    "$clusterTime", "$db", "$readPreference", "apiDeprecationErrors", "apiStrict", "apiVersion",
+    "helloOk", "maxAwaitTimeMS", "topologyVersion",
 ];
 
 /// A `hello` that is answered again, in the same form, whenever the state of the member changes.

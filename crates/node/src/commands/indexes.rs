@@ -25,21 +25,8 @@ const MAX_INDEX_FIELDS: usize = 32;
 
 /// Options of an index that are understood.
 const KNOWN_OPTIONS: [&str; 15] = [
-    "dropDups",
-    "v",
-    "key",
-    "name",
-    "ns",
-    "unique",
-    "sparse",
-    "background",
-    "expireAfterSeconds",
-    "partialFilterExpression",
-    "hidden",
-    "collation",
-    "prepareUnique",
-    "storageEngine",
-    "comment",
+    "dropDups", "v", "key", "name", "ns", "unique", "sparse", "background", "expireAfterSeconds",
+    "partialFilterExpression", "hidden", "collation", "prepareUnique", "storageEngine", "comment",
 ];
 
 pub(super) fn create_indexes(
@@ -322,14 +309,7 @@ fn identity(spec: &Document) -> (bool, bool, Option<&Bson>) {
 /// The options of an index besides those. Whether queries pass the index over can be changed at any time.
 fn other_options(spec: &Document) -> Bson {
     const NOT_COMPARED: [&str; 9] = [
-        "v",
-        "ns",
-        "key",
-        "name",
-        "background",
-        "hidden",
-        "unique",
-        "sparse",
+        "v", "ns", "key", "name", "background", "hidden", "unique", "sparse",
         "partialFilterExpression",
     ];
     let is_compared = |(name, _): &(&String, &Bson)| !NOT_COMPARED.contains(&name.as_str());

@@ -24,16 +24,8 @@ use crate::writer::{RetryableWrite, Writer};
 
 /// Stages that look at more than a snapshot, or write.
 const FORBIDDEN_STAGES: [&str; 10] = [
-    "$changeStream",
-    "$collStats",
-    "$currentOp",
-    "$indexStats",
-    "$listLocalSessions",
-    "$listSessions",
-    "$merge",
-    "$out",
-    "$planCacheStats",
-    "$unionWith",
+    "$changeStream", "$collStats", "$currentOp", "$indexStats", "$listLocalSessions",
+    "$listSessions", "$merge", "$out", "$planCacheStats", "$unionWith",
 ];
 
 /// What a transaction number makes of a command.

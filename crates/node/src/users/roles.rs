@@ -17,17 +17,8 @@ pub(super) const DATABASE_ROLES: [&str; 5] =
 
 /// The roles there are on `admin` only.
 pub(super) const ADMIN_ROLES: [&str; 11] = [
-    "readAnyDatabase",
-    "readWriteAnyDatabase",
-    "dbAdminAnyDatabase",
-    "userAdminAnyDatabase",
-    "clusterMonitor",
-    "clusterManager",
-    "clusterAdmin",
-    "hostManager",
-    "backup",
-    "restore",
-    "root",
+    "readAnyDatabase", "readWriteAnyDatabase", "dbAdminAnyDatabase", "userAdminAnyDatabase",
+    "clusterMonitor", "clusterManager", "clusterAdmin", "hostManager", "backup", "restore", "root",
 ];
 
 impl Role {

@@ -571,13 +571,8 @@ fn a_dropped_index_is_told_with_what_it_was() {
 fn options_that_are_null_are_absent() {
     let member = primary();
     let names = [
-        "fullDocument",
-        "fullDocumentBeforeChange",
-        "showExpandedEvents",
-        "allChangesForCluster",
-        "resumeAfter",
-        "startAfter",
-        "startAtOperationTime",
+        "fullDocument", "fullDocumentBeforeChange", "showExpandedEvents", "allChangesForCluster",
+        "resumeAfter", "startAfter", "startAtOperationTime",
     ];
     let nulls: Document = names.iter().map(|name| ((*name).to_owned(), Bson::Null)).collect();
     let mut stream = watch(&member, "c", nulls);

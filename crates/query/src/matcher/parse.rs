@@ -21,16 +21,8 @@ type Parsed<T> = Result<T, QueryError>;
 const MAX_REGEXES: usize = 1_000;
 
 const GEO_OPERATORS: [&str; 10] = [
-    "$geoWithin",
-    "$within",
-    "$geoIntersects",
-    "$near",
-    "$nearSphere",
-    "$geoNear",
-    "$maxDistance",
-    "$minDistance",
-    "$geometry",
-    "$box",
+    "$geoWithin", "$within", "$geoIntersects", "$near", "$nearSphere", "$geoNear", "$maxDistance",
+    "$minDistance", "$geometry", "$box",
 ];
 
 /// Parses a whole query.

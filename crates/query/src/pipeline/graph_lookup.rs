@@ -42,14 +42,8 @@ impl GraphLookup {
         if let Some(unknown) = unknown_field(
             spec,
             &[
-                "from",
-                "startWith",
-                "connectFromField",
-                "connectToField",
-                "as",
-                "maxDepth",
-                "depthField",
-                "restrictSearchWithMatch",
+                "from", "startWith", "connectFromField", "connectToField", "as", "maxDepth",
+                "depthField", "restrictSearchWithMatch",
             ],
         ) {
             return Err(fail(40104, format!("Unknown argument to $graphLookup: {unknown}")));

@@ -39,14 +39,8 @@ impl SystemStage {
             Self::CollStats(_) => &["latencyStats", "storageStats", "count", "queryExecStats"],
             Self::IndexStats => &[],
             Self::CurrentOp(_) => &[
-                "allUsers",
-                "idleConnections",
-                "idleCursors",
-                "idleSessions",
-                "localOps",
-                "truncateOps",
-                "backtrace",
-                "targetAllNodes",
+                "allUsers", "idleConnections", "idleCursors", "idleSessions", "localOps",
+                "truncateOps", "backtrace", "targetAllNodes",
             ],
             Self::ListSessions(_) | Self::ListLocalSessions(_) => &["allUsers", "users"],
         }

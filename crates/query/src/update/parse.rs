@@ -48,21 +48,8 @@ pub(super) fn parse_operators(
 }
 
 const KNOWN_OPERATORS: [&str; 15] = [
-    "$set",
-    "$setOnInsert",
-    "$unset",
-    "$inc",
-    "$mul",
-    "$min",
-    "$max",
-    "$rename",
-    "$currentDate",
-    "$bit",
-    "$push",
-    "$addToSet",
-    "$pop",
-    "$pull",
-    "$pullAll",
+    "$set", "$setOnInsert", "$unset", "$inc", "$mul", "$min", "$max", "$rename", "$currentDate",
+    "$bit", "$push", "$addToSet", "$pop", "$pull", "$pullAll",
 ];
 
 fn parse_operator(

@@ -627,12 +627,7 @@ fn found(query: &bson::Document) -> Vec<&'static str> {
 fn null_means_the_same_in_every_operator() {
     let null = ["missing", "null", "numbers and null"];
     let dotted = [
-        "missing",
-        "null",
-        "number",
-        "object",
-        "object with null",
-        "objects, one null",
+        "missing", "null", "number", "object", "object with null", "objects, one null",
         "objects, one without",
     ];
     let in_element = ["array in array", "objects, one null", "objects, one without"];
@@ -651,10 +646,7 @@ fn null_means_the_same_in_every_operator() {
     assert_eq!(
         found(&doc! { "a.b": { "$exists": true } }),
         [
-            "object with text",
-            "object with null",
-            "objects",
-            "objects, one null",
+            "object with text", "object with null", "objects", "objects, one null",
             "objects, one without"
         ]
     );

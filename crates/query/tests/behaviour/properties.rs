@@ -59,24 +59,8 @@ fn update_path() -> impl Strategy<Value = String> {
 /// Anything that looks like a query, well-formed or not.
 fn query() -> impl Strategy<Value = Document> {
     let operator = prop::sample::select(vec![
-        "$eq",
-        "$ne",
-        "$gt",
-        "$gte",
-        "$lt",
-        "$lte",
-        "$in",
-        "$nin",
-        "$not",
-        "$exists",
-        "$type",
-        "$regex",
-        "$mod",
-        "$size",
-        "$all",
-        "$elemMatch",
-        "$bitsAllSet",
-        "$bitsAnyClear",
+        "$eq", "$ne", "$gt", "$gte", "$lt", "$lte", "$in", "$nin", "$not", "$exists", "$type",
+        "$regex", "$mod", "$size", "$all", "$elemMatch", "$bitsAllSet", "$bitsAnyClear",
     ]);
     let comparison = prop::sample::select(vec!["$eq", "$gt", "$gte", "$lt", "$lte"]);
     let condition = prop_oneof![
@@ -154,21 +138,8 @@ fn small_query() -> impl Strategy<Value = Document> {
 
 fn update() -> impl Strategy<Value = Document> {
     let operator = prop::sample::select(vec![
-        "$set",
-        "$unset",
-        "$inc",
-        "$mul",
-        "$min",
-        "$max",
-        "$rename",
-        "$currentDate",
-        "$bit",
-        "$push",
-        "$addToSet",
-        "$pop",
-        "$pull",
-        "$pullAll",
-        "$setOnInsert",
+        "$set", "$unset", "$inc", "$mul", "$min", "$max", "$rename", "$currentDate", "$bit",
+        "$push", "$addToSet", "$pop", "$pull", "$pullAll", "$setOnInsert",
     ]);
     prop::collection::vec((operator, update_path(), value()), 1..3).prop_map(|parts| {
         parts

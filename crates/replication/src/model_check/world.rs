@@ -703,14 +703,8 @@ impl World {
             self.committed.len(),
             self.broken,
             (
-                self.writes,
-                self.crashes,
-                self.losses,
-                self.stands,
-                self.elapsed,
-                self.cut,
-                self.cuts,
-                self.undone
+                self.writes, self.crashes, self.losses, self.stands, self.elapsed, self.cut,
+                self.cuts, self.undone
             ),
         );
         text

@@ -96,17 +96,8 @@ fn status_has_the_fields_that_tools_read() {
     assert_eq!(members.len(), 3);
     for member in members.iter().filter_map(bson::Bson::as_document) {
         for field in [
-            "_id",
-            "name",
-            "health",
-            "state",
-            "stateStr",
-            "uptime",
-            "optime",
-            "optimeDate",
-            "syncSourceHost",
-            "configVersion",
-            "configTerm",
+            "_id", "name", "health", "state", "stateStr", "uptime", "optime", "optimeDate",
+            "syncSourceHost", "configVersion", "configTerm",
         ] {
             assert!(member.contains_key(field), "{field}: {member}");
         }

@@ -99,18 +99,8 @@ fn member_document(member: &MemberConfig) -> Document {
 
 fn parse_member(document: &Document) -> Read<MemberConfig> {
     const KNOWN: [&str; 12] = [
-        "_id",
-        "host",
-        "arbiterOnly",
-        "buildIndexes",
-        "hidden",
-        "priority",
-        "tags",
-        "secondaryDelaySecs",
-        "slaveDelay",
-        "votes",
-        "newlyAdded",
-        "horizons",
+        "_id", "host", "arbiterOnly", "buildIndexes", "hidden", "priority", "tags",
+        "secondaryDelaySecs", "slaveDelay", "votes", "newlyAdded", "horizons",
     ];
     let reader = Reader::new(document);
     reader.only(&KNOWN, "members")?;
@@ -190,15 +180,9 @@ fn settings_document(settings: &ReplicaSetSettings) -> Document {
 
 fn parse_settings(document: &Document) -> Read<ReplicaSetSettings> {
     const KNOWN: [&str; 9] = [
-        "chainingAllowed",
-        "heartbeatIntervalMillis",
-        "heartbeatTimeoutSecs",
-        "electionTimeoutMillis",
-        "catchUpTimeoutMillis",
-        "catchUpTakeoverDelayMillis",
-        "getLastErrorModes",
-        "getLastErrorDefaults",
-        "replicaSetId",
+        "chainingAllowed", "heartbeatIntervalMillis", "heartbeatTimeoutSecs",
+        "electionTimeoutMillis", "catchUpTimeoutMillis", "catchUpTakeoverDelayMillis",
+        "getLastErrorModes", "getLastErrorDefaults", "replicaSetId",
     ];
     let reader = Reader::new(document);
     reader.only(&KNOWN, "settings")?;

@@ -169,11 +169,7 @@ fn an_interrupting_clear_reaches_what_is_in_use_and_what_is_pending() {
     assert_eq!(
         told(&mut pool),
         [
-            "pool cleared",
-            "interrupt 1",
-            "closed 2 stale",
-            "close 2",
-            "failed connectionError",
+            "pool cleared", "interrupt 1", "closed 2 stale", "close 2", "failed connectionError",
             "refuse 2"
         ]
     );
@@ -285,13 +281,8 @@ fn closing_closes_everything_but_what_is_in_use() {
     assert_eq!(
         told(&mut pool),
         [
-            "closed 3 poolClosed",
-            "close 3",
-            "failed poolClosed",
-            "refuse 3",
-            "failed poolClosed",
-            "refuse 5",
-            "pool closed"
+            "closed 3 poolClosed", "close 3", "failed poolClosed", "refuse 3", "failed poolClosed",
+            "refuse 5", "pool closed"
         ]
     );
     pool.check_in(at(3), ConnectionId(1), true);

@@ -21,18 +21,8 @@ pub(super) static NAMED: &[Named] = &[named_of(
 )];
 
 pub(super) const MONTHS: [&str; 12] = [
-    "January",
-    "February",
-    "March",
-    "April",
-    "May",
-    "June",
-    "July",
-    "August",
-    "September",
-    "October",
-    "November",
-    "December",
+    "January", "February", "March", "April", "May", "June", "July", "August", "September",
+    "October", "November", "December",
 ];
 
 /// A moment as `2017-07-04T11:56:02.000Z`.

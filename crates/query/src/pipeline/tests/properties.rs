@@ -64,34 +64,10 @@ fn odd_spec() -> impl Strategy<Value = Bson> {
 
 fn any_stage() -> impl Strategy<Value = Bson> {
     let names = prop::sample::select(vec![
-        "$match",
-        "$project",
-        "$addFields",
-        "$set",
-        "$unset",
-        "$group",
-        "$sort",
-        "$limit",
-        "$skip",
-        "$count",
-        "$unwind",
-        "$lookup",
-        "$facet",
-        "$bucket",
-        "$bucketAuto",
-        "$sortByCount",
-        "$replaceRoot",
-        "$replaceWith",
-        "$sample",
-        "$unionWith",
-        "$redact",
-        "$setWindowFields",
-        "$graphLookup",
-        "$documents",
-        "$out",
-        "$merge",
-        "$collStats",
-        "$indexStats",
+        "$match", "$project", "$addFields", "$set", "$unset", "$group", "$sort", "$limit", "$skip",
+        "$count", "$unwind", "$lookup", "$facet", "$bucket", "$bucketAuto", "$sortByCount",
+        "$replaceRoot", "$replaceWith", "$sample", "$unionWith", "$redact", "$setWindowFields",
+        "$graphLookup", "$documents", "$out", "$merge", "$collStats", "$indexStats",
     ]);
     (names, odd_spec()).prop_map(|(name, spec)| {
         let mut stage = Document::new();
