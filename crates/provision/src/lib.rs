@@ -7,6 +7,8 @@
 //! because the mark that says "ready" is written last.
 //!
 //! It knows no package by name: which ones a test needs, and in which version, the test says.
+//!
+//! [`snapshot`] compares files with what tests see, or writes them anew.
 
 mod command;
 mod debian;
@@ -14,6 +16,7 @@ mod environment;
 mod error;
 mod node;
 mod python;
+mod snapshot;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -22,6 +25,7 @@ pub use debian::debian;
 pub use error::ProvisionError;
 pub use node::npm;
 pub use python::{python, source_package};
+pub use snapshot::snapshot;
 
 /// How long one program may take, such as `apt-get install`. Slow mirrors are common, endless
 /// downloads are not help for anybody.

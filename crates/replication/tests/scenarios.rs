@@ -9,6 +9,7 @@ mod stage;
 
 use std::path::{Path, PathBuf};
 
+use quorate_provision::snapshot;
 use stage::Stage;
 
 fn scenario_files() -> Vec<PathBuf> {
@@ -38,27 +39,10 @@ fn replay(text: &str) -> String {
 
 #[test]
 fn every_scenario_reads_as_it_is_written() {
-    let update = std::env::var_os("QUORATE_UPDATE_SNAPSHOTS").is_some();
     let files = scenario_files();
     assert!(files.len() >= 10, "the scenarios are there");
-    let mut wrong = Vec::new();
-    for file in files {
-        let expected = std::fs::read_to_string(&file).unwrap();
-        let actual = replay(&expected);
-        if update {
-            std::fs::write(&file, &actual).unwrap();
-        } else if actual != expected {
-            let differs = expected.lines().zip(actual.lines()).position(|(a, b)| a != b);
-            let at = differs.unwrap_or(expected.lines().count().min(actual.lines().count()));
-            wrong.push(format!(
-                "{} line {}:\n  expected: {}\n  actual:   {}",
-                file.display(),
-                at + 1,
-                expected.lines().nth(at).unwrap_or("(end)"),
-                actual.lines().nth(at).unwrap_or("(end)"),
-            ));
-        }
-    }
+    let compare = |file: &PathBuf| snapshot(file, &replay(&std::fs::read_to_string(file).unwrap()));
+    let wrong: Vec<String> = files.iter().filter_map(|file| compare(file).err()).collect();
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 

@@ -52,12 +52,8 @@ fn snapshot(name: &str, dashboard: &Dashboard, stage: &Stage, size: (u16, u16)) 
     let found = drawn(dashboard, stage, size);
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/dashboard/snapshots");
     let path = folder.join(format!("{name}.txt"));
-    if std::env::var_os("QUORATE_UPDATE_SNAPSHOTS").is_some() {
-        std::fs::write(&path, &found).unwrap();
-        return;
-    }
-    let expected = std::fs::read_to_string(&path).unwrap_or_default();
-    assert!(expected == found, "{} differs; found\n{found}", path.display());
+    quorate_provision::snapshot(&path, &found)
+        .unwrap_or_else(|difference| panic!("{difference}\n\n{found}"));
 }
 
 /// A healthy set with something to see: writes, round trips and a process each.

@@ -7,9 +7,6 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 
-/// The variable that makes [`Run::snapshot`] write instead of compare.
-const UPDATE: &str = "QUORATE_UPDATE_SNAPSHOTS";
-
 /// One run of the program.
 pub(crate) struct Run {
     shown: String,
@@ -100,15 +97,8 @@ impl Run {
             found = without_times(&found);
         }
         let path = folder("tests/snapshots").join(format!("{name}.txt"));
-        if std::env::var_os(UPDATE).is_some() {
-            std::fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
-            std::fs::write(&path, &found).expect("the snapshot is written");
-            return;
-        }
-        let expected = std::fs::read_to_string(&path).unwrap_or_default();
-        if let Some(difference) = first_difference(&expected, &found) {
-            panic!("{} differs: {difference}\n\n{found}\nAccept with {UPDATE}=1", path.display());
-        }
+        quorate_provision::snapshot(&path, &found)
+            .unwrap_or_else(|difference| panic!("{difference}\n\n{found}"));
     }
 }
 
@@ -121,22 +111,4 @@ pub(crate) fn folder(name: &str) -> PathBuf {
 fn without_times(text: &str) -> String {
     let times = regex_lite::Regex::new(r", [0-9.]+ m?s\b").expect("a pattern of our own");
     times.replace_all(text, ", N ms").into_owned()
-}
-
-fn first_difference(expected: &str, found: &str) -> Option<String> {
-    if expected == found {
-        return None;
-    }
-    let (mut left, mut right) = (expected.lines(), found.lines());
-    for number in 1.. {
-        match (left.next(), right.next()) {
-            (None, None) => break,
-            (left, right) if left == right => {}
-            (left, right) => {
-                let (left, right) = (left.unwrap_or("(end)"), right.unwrap_or("(end)"));
-                return Some(format!("line {number}\nexpected {left}\nfound    {right}"));
-            }
-        }
-    }
-    Some("the ends of lines".to_owned())
 }

@@ -6,6 +6,8 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
+use quorate_provision::snapshot;
+
 use super::roles::{ADMIN_ROLES, DATABASE_ROLES, Role};
 use crate::command_table::Access;
 use crate::commands::TABLE;
@@ -95,11 +97,5 @@ fn the_page_lists_the_rights() {
     let (before, rest) = page.split_once(BEGIN).expect("the page has the tables");
     let (_, after) = rest.split_once(END).expect("the tables end");
     let made = format!("{before}{BEGIN}{}{END}{after}", tables());
-    if std::env::var_os("QUORATE_UPDATE_SNAPSHOTS").is_some() {
-        std::fs::write(&path, &made).unwrap();
-    }
-    assert!(
-        page == made,
-        "docs/security.md is out of date; QUORATE_UPDATE_SNAPSHOTS=1 writes it anew"
-    );
+    snapshot(&path, &made).unwrap_or_else(|difference| panic!("{difference}"));
 }
