@@ -151,8 +151,7 @@ mod tests {
         let baseline = Baseline::parse(TEXT).unwrap();
         assert_eq!(Baseline::parse(&baseline.text()).unwrap(), baseline);
         for bad in [
-            "standalone\ta.py\t3\t1\tci",
-            "nowhere\ta.py\t3\t1\t0\tci",
+            "standalone\ta.py\t3\t1\tci", "nowhere\ta.py\t3\t1\t0\tci",
             "standalone\ta.py\tx\t1\t0\tci",
         ] {
             assert_eq!(Baseline::parse(bad), Err(bad));

@@ -22,17 +22,10 @@ const KNOWN: [(&str, &[&str]); 3] = [
     (
         "cmap",
         &[
-            "poolCreatedEvent",
-            "poolReadyEvent",
-            "poolClearedEvent",
-            "poolClosedEvent",
-            "connectionCreatedEvent",
-            "connectionReadyEvent",
-            "connectionClosedEvent",
-            "connectionCheckOutStartedEvent",
-            "connectionCheckOutFailedEvent",
-            "connectionCheckedOutEvent",
-            "connectionCheckedInEvent",
+            "poolCreatedEvent", "poolReadyEvent", "poolClearedEvent", "poolClosedEvent",
+            "connectionCreatedEvent", "connectionReadyEvent", "connectionClosedEvent",
+            "connectionCheckOutStartedEvent", "connectionCheckOutFailedEvent",
+            "connectionCheckedOutEvent", "connectionCheckedInEvent",
         ],
     ),
     (

@@ -196,16 +196,13 @@ fn parse_settings(document: &Document) -> Read<ReplicaSetSettings> {
             defaults.heartbeat_interval_millis,
         )?,
         heartbeat_timeout_secs: or(
-            "settings.heartbeatTimeoutSecs",
-            defaults.heartbeat_timeout_secs,
+            "settings.heartbeatTimeoutSecs", defaults.heartbeat_timeout_secs,
         )?,
         election_timeout_millis: or(
-            "settings.electionTimeoutMillis",
-            defaults.election_timeout_millis,
+            "settings.electionTimeoutMillis", defaults.election_timeout_millis,
         )?,
         catch_up_timeout_millis: or(
-            "settings.catchUpTimeoutMillis",
-            defaults.catch_up_timeout_millis,
+            "settings.catchUpTimeoutMillis", defaults.catch_up_timeout_millis,
         )?,
         catch_up_takeover_delay_millis: or(
             "settings.catchUpTakeoverDelayMillis",
