@@ -3,25 +3,31 @@
 //! Owns the stream of bytes that connections read and write, whether it is encrypted or not.
 //! `tls.rs` decides which peers may connect without TLS.
 
-use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite};
 pub(crate) use tokio::io::{ReadHalf, WriteHalf};
 pub(crate) use tokio::net::{TcpListener, TcpStream};
-use tokio_rustls::TlsStream;
+
+/// What bytes are read from and written to: a socket, one whose first bytes were looked at, or TLS over either.
+pub(crate) trait Socket: AsyncRead + AsyncWrite + Send + Sync + Unpin {}
+
+impl<S: AsyncRead + AsyncWrite + Send + Sync + Unpin> Socket for S {}
 
 /// A connection, encrypted or not.
-pub(crate) enum Stream {
-    Plain(Replayed),
-    Tls(Box<TlsStream<Replayed>>),
+pub(crate) type Stream = Box<dyn Socket>;
+
+impl dyn Socket {
+    /// A half for reading and a half for writing.
+    pub(crate) fn into_split(self: Box<Self>) -> (ReadHalf<Stream>, WriteHalf<Stream>) {
+        tokio::io::split(self)
+    }
 }
 
-impl Stream {
-    /// A half for reading and a half for writing.
-    pub(crate) fn into_split(self) -> (ReadHalf<Self>, WriteHalf<Self>) {
-        tokio::io::split(self)
+impl From<TcpStream> for Stream {
+    fn from(stream: TcpStream) -> Self {
+        Box::new(stream)
     }
 }
 
@@ -37,103 +43,4 @@ pub(crate) fn write_now(writer: &mut WriteHalf<Stream>, bytes: &[u8]) -> (usize,
         }
     }
     (written, matches!(Pin::new(writer).poll_flush(&mut context), Poll::Ready(Ok(()))))
-}
-
-impl From<TcpStream> for Stream {
-    fn from(stream: TcpStream) -> Self {
-        Self::Plain(stream.into())
-    }
-}
-
-impl AsyncRead for Stream {
-    fn poll_read(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_read(context, buffer),
-            Self::Tls(stream) => Pin::new(stream).poll_read(context, buffer),
-        }
-    }
-}
-
-impl AsyncWrite for Stream {
-    fn poll_write(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_write(context, bytes),
-            Self::Tls(stream) => Pin::new(stream).poll_write(context, bytes),
-        }
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_flush(context),
-            Self::Tls(stream) => Pin::new(stream).poll_flush(context),
-        }
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_shutdown(context),
-            Self::Tls(stream) => Pin::new(stream).poll_shutdown(context),
-        }
-    }
-}
-
-/// A socket whose first bytes were looked at, and are read again.
-pub(crate) struct Replayed {
-    ahead: Vec<u8>,
-    socket: TcpStream,
-}
-
-impl Replayed {
-    pub(crate) fn new(ahead: Vec<u8>, socket: TcpStream) -> Self {
-        Self { ahead, socket }
-    }
-}
-
-impl From<TcpStream> for Replayed {
-    fn from(socket: TcpStream) -> Self {
-        Self { ahead: Vec::new(), socket }
-    }
-}
-
-impl AsyncRead for Replayed {
-    fn poll_read(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let this = self.get_mut();
-        if this.ahead.is_empty() {
-            return Pin::new(&mut this.socket).poll_read(context, buffer);
-        }
-        let count = this.ahead.len().min(buffer.remaining());
-        buffer.put_slice(&this.ahead[..count]);
-        this.ahead = this.ahead.split_off(count);
-        Poll::Ready(Ok(()))
-    }
-}
-
-impl AsyncWrite for Replayed {
-    fn poll_write(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.get_mut().socket).poll_write(context, bytes)
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().socket).poll_flush(context)
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().socket).poll_shutdown(context)
-    }
 }

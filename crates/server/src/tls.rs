@@ -18,7 +18,7 @@ use tokio_rustls::rustls::server::WebPkiClientVerifier;
 use tokio_rustls::rustls::{ClientConfig, Error, RootCertStore, ServerConfig};
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
-use crate::net::{Replayed, Stream, TcpStream};
+use crate::net::{Socket, Stream, TcpStream};
 
 /// How long a client may take to agree on TLS, or to say that it wants none.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -183,7 +183,7 @@ impl Tls {
         let arriving = async {
             let (socket, plain) = look(socket).await?;
             if plain {
-                let stream = Stream::Plain(socket);
+                let stream: Stream = Box::new(socket);
                 return Ok(match self.mode {
                     TlsMode::Require => Arrival::WithoutTls(stream),
                     _ => Arrival::Welcome(stream, Peer::default()),
@@ -195,7 +195,7 @@ impl Tls {
             let subject = certificate.map(Subject::of).transpose().map_err(io::Error::other)?;
             let server_name = session.server_name().map(str::to_owned);
             let peer = Peer { subject, server_name };
-            Ok(Arrival::Welcome(Stream::Tls(Box::new(stream.into())), peer))
+            Ok(Arrival::Welcome(Box::new(stream), peer))
         };
         let arrived = tokio::time::timeout(HANDSHAKE_TIMEOUT, arriving).await;
         arrived.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?
@@ -207,16 +207,18 @@ impl Tls {
             return Ok(socket.into());
         };
         let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
-        let stream = connector.connect(name, socket.into()).await?;
-        Ok(Stream::Tls(Box::new(stream.into())))
+        let stream = connector.connect(name, socket).await?;
+        Ok(Box::new(stream))
     }
 }
 
 /// Reads the first bytes, which are a message's header if the client speaks without TLS.
-async fn look(mut socket: TcpStream) -> io::Result<(Replayed, bool)> {
+/// They are read again from the socket that it returns.
+async fn look(mut socket: TcpStream) -> io::Result<(impl Socket, bool)> {
     let mut header = [0; HEADER_LENGTH];
     socket.read_exact(&mut header).await?;
     let [.., a, b, c, d] = header;
     let plain = OPENING_CODES.contains(&i32::from_le_bytes([a, b, c, d]));
-    Ok((Replayed::new(header.to_vec(), socket), plain))
+    let (reader, writer) = socket.into_split();
+    Ok((tokio::io::join(io::Cursor::new(header).chain(reader), writer), plain))
 }
