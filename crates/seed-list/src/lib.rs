@@ -92,6 +92,41 @@ impl SeedListResolver {
     }
 
     /// Asks this name server alone.
+    ///
+    /// ```
+    /// # use hickory_proto::op::{Message, MessageType};
+    /// # use hickory_proto::rr::{RData, Record, RecordType, rdata::SRV};
+    /// use quorate_connection_string::ConnectionString;
+    /// use quorate_seed_list::SeedListResolver;
+    /// # use tokio::net::UdpSocket;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let socket = UdpSocket::bind("127.0.0.1:0").await?;
+    /// # let name_server = socket.local_addr()?;
+    /// # let answering = tokio::spawn(async move {
+    /// #     let mut buffer = [0; 512];
+    /// #     while let Ok((length, from)) = socket.recv_from(&mut buffer).await {
+    /// #         let request = Message::from_vec(&buffer[..length]).unwrap();
+    /// #         let query = request.queries.first().unwrap().clone();
+    /// #         let (id, code) = (request.metadata.id, request.metadata.op_code);
+    /// #         let mut reply = Message::new(id, MessageType::Response, code);
+    /// #         if query.query_type() == RecordType::SRV {
+    /// #             let target = "a.cluster.example.com.".parse().unwrap();
+    /// #             let record = RData::SRV(SRV::new(0, 0, 27017, target));
+    /// #             reply.add_answer(Record::from_rdata(query.name().clone(), 300, record));
+    /// #         }
+    /// #         reply.add_query(query);
+    /// #         socket.send_to(&reply.to_vec().unwrap(), from).await.unwrap();
+    /// #     }
+    /// # });
+    /// let uri: ConnectionString = "mongodb+srv://cluster.example.com/shop".parse()?;
+    /// let found = SeedListResolver::with_name_server(name_server).resolve(&uri, 42).await?;
+    /// assert_eq!(found.seeds, ["a.cluster.example.com:27017".parse()?]);
+    /// # answering.abort();
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn with_name_server(server: SocketAddr) -> Self {
         Self { resolver: Resolver::with_server(server) }
     }

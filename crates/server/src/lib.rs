@@ -49,3 +49,8 @@ pub use security::{Membership, SecurityError};
 pub use server::{MAX_CONNECTIONS, Server, ServerOptions};
 pub use start::{Place, Running, StartError, StartOptions};
 pub use tls::{TlsError, TlsMode, TlsOptions};
+
+/// The examples of the README are run as tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -44,3 +44,8 @@ pub use store::{
     Snapshot, Store, StoreStatistics, SyncError,
 };
 pub use walk::{ScanWalk, Value, Walk};
+
+/// The examples of the README are run as tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
