@@ -209,7 +209,7 @@ impl From<SessionError> for OperationError {
     fn from(error: SessionError) -> Self {
         match error {
             SessionError::Transaction(error) => error.into(),
-            SessionError::Snapshot(error) => Self::Misuse(error.to_string()),
+            error => Self::Misuse(error.to_string()),
         }
     }
 }

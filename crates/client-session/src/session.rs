@@ -38,6 +38,7 @@ pub struct SessionOptions {
 
 /// Why a command cannot be sent in a session. Nothing was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum SessionError {
     /// The transaction is in no state for it.
     #[error(transparent)]

@@ -319,7 +319,7 @@ impl From<SessionError> for Error {
     fn from(error: SessionError) -> Self {
         match error {
             SessionError::Transaction(error) => error.into(),
-            SessionError::Snapshot(error) => Self::new(ErrorKind::BadCommand(error.to_string())),
+            error => Self::new(ErrorKind::BadCommand(error.to_string())),
         }
     }
 }

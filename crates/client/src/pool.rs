@@ -30,7 +30,7 @@ use tokio::time::{Instant, timeout};
 use crate::clock::{Clock, wake_at_deadlines};
 
 pub use event::{CheckOutFailureReason, CloseReason, ConnectionId, PoolEvent, PoolEventKind};
-pub use machine::{Output, PoolMachine, PoolState, Refusal, Ticket};
+use machine::{Output, PoolMachine, Refusal, Ticket};
 pub use options::{
     DEFAULT_MAINTENANCE_INTERVAL, DEFAULT_MAX_CONNECTING, DEFAULT_MAX_POOL_SIZE, PoolOptions,
     PoolOptionsError,

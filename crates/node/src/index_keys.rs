@@ -8,7 +8,7 @@ use std::collections::{BTreeSet, btree_set};
 
 use bson::{RawArray, RawBsonRef, RawDocument};
 use quorate_query::value::PathComponent;
-use quorate_query::value::raw_scan::RawScan;
+use quorate_query::value::RawScan;
 use quorate_storage::key::{FieldOrder, append_raw_value};
 
 use crate::error::{CommandError, ErrorCode};

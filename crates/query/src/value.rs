@@ -3,17 +3,17 @@
 //! This module owns the comparison order, the canonical key used for grouping, dotted paths, type
 //! names and number arithmetic. It leaves operators to `matcher`, `update` and `expression`.
 
-pub mod compare;
-pub mod decimal;
+pub(crate) mod compare;
+pub(crate) mod decimal;
 mod decimal_wide;
-pub mod field_keys;
-pub mod key;
-pub mod number;
-pub mod path;
-pub mod raw_scan;
-pub mod size;
-pub mod types;
-pub mod view;
+pub(crate) mod field_keys;
+pub(crate) mod key;
+pub(crate) mod number;
+pub(crate) mod path;
+pub(crate) mod raw_scan;
+pub(crate) mod size;
+pub(crate) mod types;
+pub(crate) mod view;
 
 pub use compare::{compare, compare_documents, equal};
 pub use decimal::{Decimal, Rounding};
@@ -22,6 +22,7 @@ pub use key::GroupKey;
 pub(crate) use key::PARTS;
 pub use number::{Number, is_truthy};
 pub use path::{LeafArrays, Path, PathComponent, PathValue};
+pub use raw_scan::RawScan;
 pub use size::{Measure, identical, measure};
 pub use types::{TypeBracket, TypeSet, type_name, type_name_of};
 pub use view::{ArrayRef, DocumentRef, ValueRef};

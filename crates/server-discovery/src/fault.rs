@@ -141,6 +141,7 @@ impl fmt::Display for CheckFailure {
 
 /// The kinds of failed checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[non_exhaustive]
 pub enum CheckFailureKind {
     /// The connection could not be made, or broke.
     Network,
@@ -171,6 +172,7 @@ impl CheckFailureKind {
 
 /// Why an application's operation, or the handshake of its connection, failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum ApplicationError {
     /// The connection broke.
     Network(String),

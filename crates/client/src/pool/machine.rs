@@ -27,11 +27,11 @@ use super::options::PoolOptions;
 
 /// One caller's wish for a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Ticket(u64);
+pub(super) struct Ticket(u64);
 
 /// What the shell must do.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Output {
+pub(super) enum Output {
     /// Tell the subscribers.
     Event(PoolEventKind),
     /// Open a connection and shake hands; report with [`PoolMachine::on_established`] or
@@ -70,7 +70,7 @@ pub enum Output {
 
 /// Why a caller gets no connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refusal {
+pub(super) enum Refusal {
     /// The pool is closed.
     Closed,
     /// The pool is paused, or was cleared while the caller waited.
@@ -93,7 +93,7 @@ impl Refusal {
 
 /// The states of a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PoolState {
+pub(super) enum PoolState {
     /// Nothing may be checked out.
     Paused,
     /// Everything works.
@@ -147,7 +147,7 @@ impl Member {
 
 /// The pool of one server.
 #[derive(Debug)]
-pub struct PoolMachine {
+pub(super) struct PoolMachine {
     options: PoolOptions,
     state: PoolState,
     generation: PoolGeneration,
@@ -169,7 +169,7 @@ pub struct PoolMachine {
 
 impl PoolMachine {
     /// A paused pool.
-    pub fn new(options: PoolOptions) -> Self {
+    pub(super) fn new(options: PoolOptions) -> Self {
         let created = PoolEventKind::PoolCreated { options: Box::new(options.clone()) };
         Self {
             options,
@@ -189,12 +189,12 @@ impl PoolMachine {
     }
 
     /// The next thing to do, in order. Drain it fully after every call.
-    pub fn poll_output(&mut self) -> Option<Output> {
+    pub(super) fn poll_output(&mut self) -> Option<Output> {
         self.outputs.pop_front()
     }
 
     /// When [`on_tick`](Self::on_tick) has something to do, if nothing else happens before.
-    pub fn next_deadline(&self) -> Option<MonotonicTime> {
+    pub(super) fn next_deadline(&self) -> Option<MonotonicTime> {
         if self.options.maintenance_interval.is_none() || self.state == PoolState::Closed {
             return None;
         }
@@ -210,17 +210,18 @@ impl PoolMachine {
     }
 
     /// The state.
-    pub fn state(&self) -> PoolState {
+    #[cfg(test)]
+    pub(super) fn state(&self) -> PoolState {
         self.state
     }
 
     /// The generation of connections made now.
-    pub fn generation(&self) -> PoolGeneration {
+    pub(super) fn generation(&self) -> PoolGeneration {
         self.generation
     }
 
     /// The generation of a connection, and the service it leads to.
-    pub fn generation_of(
+    pub(super) fn generation_of(
         &self,
         connection: ConnectionId,
     ) -> Option<(PoolGeneration, Option<ObjectId>)> {
@@ -228,22 +229,22 @@ impl PoolMachine {
     }
 
     /// How many connections there are: pending, available and in use.
-    pub fn total_connection_count(&self) -> usize {
+    pub(super) fn total_connection_count(&self) -> usize {
         self.members.len()
     }
 
     /// How many connections wait to be used.
-    pub fn available_connection_count(&self) -> usize {
+    pub(super) fn available_connection_count(&self) -> usize {
         self.available.len()
     }
 
     /// How many connections are being established.
-    pub fn pending_connection_count(&self) -> usize {
+    pub(super) fn pending_connection_count(&self) -> usize {
         self.pending
     }
 
     /// A caller wants a connection. The ticket is answered by one `Grant` or `Refuse`.
-    pub fn check_out(&mut self, now: MonotonicTime) -> Ticket {
+    pub(super) fn check_out(&mut self, now: MonotonicTime) -> Ticket {
         self.tickets += 1;
         let ticket = Ticket(self.tickets);
         self.event(PoolEventKind::CheckOutStarted);
@@ -262,7 +263,7 @@ impl PoolMachine {
     /// The connection that [`check_out`](Self::check_out) would grant, if there is nothing else to do. `None`
     /// if there is, and then nothing has changed. The only outputs would be the events
     /// `CheckOutStarted` and `CheckedOut`, without a wait: they are left to the shell.
-    pub fn check_out_at_once(&mut self, now: MonotonicTime) -> Option<ConnectionId> {
+    pub(super) fn check_out_at_once(&mut self, now: MonotonicTime) -> Option<ConnectionId> {
         let busy = !self.queue.is_empty() || !self.outputs.is_empty();
         if self.state != PoolState::Ready || busy || self.options.min_pool_size > 0 {
             return None;
@@ -284,7 +285,11 @@ impl PoolMachine {
     /// do. `false` if there is, and then nothing has changed. The only output would be the event
     /// `CheckedIn`: it is left to the shell. No time is asked for; see
     /// [`check_in_takes_time`](Self::check_in_takes_time).
-    pub fn check_in_at_once(&mut self, since: MonotonicTime, connection: ConnectionId) -> bool {
+    pub(super) fn check_in_at_once(
+        &mut self,
+        since: MonotonicTime,
+        connection: ConnectionId,
+    ) -> bool {
         let busy = self.check_in_takes_time() || !self.outputs.is_empty();
         if self.state != PoolState::Ready || busy {
             return false;
@@ -301,7 +306,7 @@ impl PoolMachine {
 
     /// The caller waited for `waitQueueTimeoutMS`. Returns whether it was still in the queue; one
     /// whose connection is being established has left it, and waits on.
-    pub fn on_wait_timeout(&mut self, now: MonotonicTime, ticket: Ticket) -> bool {
+    pub(super) fn on_wait_timeout(&mut self, now: MonotonicTime, ticket: Ticket) -> bool {
         match self.take_from_queue(ticket) {
             Some(waiter) => {
                 self.refuse(now, waiter, Refusal::TimedOut);
@@ -312,7 +317,7 @@ impl PoolMachine {
     }
 
     /// The caller is gone. A connection that is being established for it goes to the next caller in the queue.
-    pub fn on_caller_gone(&mut self, now: MonotonicTime, ticket: Ticket) {
+    pub(super) fn on_caller_gone(&mut self, now: MonotonicTime, ticket: Ticket) {
         let waiter = self.take_from_queue(ticket).or_else(|| {
             self.members.values_mut().find_map(|member| match &mut member.stage {
                 Stage::Pending { wanted_by } => wanted_by.take_if(|by| by.ticket == ticket),
@@ -327,7 +332,7 @@ impl PoolMachine {
     }
 
     /// A connection is established. `service_id` is the service that a load balancer led to.
-    pub fn on_established(
+    pub(super) fn on_established(
         &mut self,
         now: MonotonicTime,
         connection: ConnectionId,
@@ -364,7 +369,7 @@ impl PoolMachine {
     }
 
     /// A connection could not be established. The caller, if there is one, is refused.
-    pub fn on_establishment_failed(&mut self, now: MonotonicTime, connection: ConnectionId) {
+    pub(super) fn on_establishment_failed(&mut self, now: MonotonicTime, connection: ConnectionId) {
         let Some(member) = self.members.get_mut(&connection) else { return };
         let Stage::Pending { wanted_by } = &mut member.stage else { return };
         let wanted_by = wanted_by.take();
@@ -381,18 +386,18 @@ impl PoolMachine {
 
     /// Whether a connection that comes back now must be told the time: otherwise the time when it was
     /// checked out will do, and no clock has to be read.
-    pub fn check_in_takes_time(&self) -> bool {
+    pub(super) fn check_in_takes_time(&self) -> bool {
         let Self { options, queue, .. } = self;
         options.max_idle_time.is_some() || options.min_pool_size > 0 || !queue.is_empty()
     }
 
     /// When the latest connection was granted.
-    pub fn latest_grant(&self) -> MonotonicTime {
+    pub(super) fn latest_grant(&self) -> MonotonicTime {
         self.latest_grant
     }
 
     /// A connection comes back. `usable` is false if it broke or was left in the middle.
-    pub fn check_in(&mut self, now: MonotonicTime, connection: ConnectionId, usable: bool) {
+    pub(super) fn check_in(&mut self, now: MonotonicTime, connection: ConnectionId, usable: bool) {
         let Some(member) = self.members.get_mut(&connection) else { return };
         debug_assert!(matches!(member.stage, Stage::InUse), "only what is in use comes back");
         member.stage = Stage::Available { since: now };
@@ -413,7 +418,7 @@ impl PoolMachine {
     }
 
     /// Marks the pool as ready.
-    pub fn ready(&mut self, now: MonotonicTime) {
+    pub(super) fn ready(&mut self, now: MonotonicTime) {
         if self.state != PoolState::Paused {
             return;
         }
@@ -425,7 +430,7 @@ impl PoolMachine {
 
     /// Makes every connection stale, pauses the pool and refuses waiting callers. `generation` is
     /// that of the connections made from now on; the discovery core counts them.
-    pub fn clear(
+    pub(super) fn clear(
         &mut self,
         now: MonotonicTime,
         generation: PoolGeneration,
@@ -451,7 +456,7 @@ impl PoolMachine {
     }
 
     /// Makes the connections of one service stale. The pool stays ready.
-    pub fn clear_service(
+    pub(super) fn clear_service(
         &mut self,
         now: MonotonicTime,
         service_id: ObjectId,
@@ -470,7 +475,7 @@ impl PoolMachine {
     }
 
     /// Closes the pool for good. What is in use is closed when it comes back.
-    pub fn close(&mut self, now: MonotonicTime) {
+    pub(super) fn close(&mut self, now: MonotonicTime) {
         if self.state == PoolState::Closed {
             return;
         }
@@ -487,7 +492,7 @@ impl PoolMachine {
     }
 
     /// Time passed: closes what has been idle for too long and fills the pool up.
-    pub fn on_tick(&mut self, now: MonotonicTime) {
+    pub(super) fn on_tick(&mut self, now: MonotonicTime) {
         self.close_perished(now);
         self.serve(now);
     }

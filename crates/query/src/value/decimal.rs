@@ -11,11 +11,11 @@ use bson::Decimal128;
 use super::decimal_wide::{U256, pow10};
 
 /// The number of decimal digits a coefficient can have.
-pub const MAX_DIGITS: u32 = 34;
+pub(crate) const MAX_DIGITS: u32 = 34;
 /// The smallest exponent.
-pub const MIN_EXPONENT: i32 = -6176;
+pub(crate) const MIN_EXPONENT: i32 = -6176;
 /// The largest exponent.
-pub const MAX_EXPONENT: i32 = 6111;
+pub(crate) const MAX_EXPONENT: i32 = 6111;
 
 const BIAS: i32 = 6176;
 const COEFFICIENT_BITS: u32 = 113;

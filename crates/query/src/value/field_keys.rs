@@ -12,7 +12,7 @@ use super::view::{ArrayRef, DocumentRef, ValueRef};
 use crate::error::{ErrorCode, QueryError};
 
 /// The most keys that one document may have.
-pub const MAX_KEYS_PER_DOCUMENT: usize = 1_000_000;
+pub(crate) const MAX_KEYS_PER_DOCUMENT: usize = 1_000_000;
 
 /// The keys of one document.
 #[derive(Debug, Clone, PartialEq, Default)]

@@ -61,7 +61,7 @@ impl PathComponent {
 }
 
 /// Reads a component as an array position.
-pub fn parse_index(name: &str) -> Option<usize> {
+pub(crate) fn parse_index(name: &str) -> Option<usize> {
     let plain = name.bytes().all(|byte| byte.is_ascii_digit())
         && (name.len() == 1 || !name.starts_with('0'));
     if plain { name.parse().ok() } else { None }
@@ -69,7 +69,7 @@ pub fn parse_index(name: &str) -> Option<usize> {
 
 /// Called with each value a query sees (`None`: the path is missing there) and the position within
 /// the outermost array that was passed on the way. Returns true to stop.
-pub type Visitor<'v, 'a> = dyn FnMut(Option<ValueRef<'a>>, Option<usize>) -> bool + 'v;
+pub(crate) type Visitor<'v, 'a> = dyn FnMut(Option<ValueRef<'a>>, Option<usize>) -> bool + 'v;
 
 impl Path {
     /// Splits at the dots. Refuses a path with more parts than a document can have levels.

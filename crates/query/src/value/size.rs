@@ -87,7 +87,7 @@ pub fn measure(document: &Document) -> Measure {
 }
 
 /// The bytes that a value takes within a document, without its name.
-pub fn value_size(value: &Bson) -> usize {
+pub(crate) fn value_size(value: &Bson) -> usize {
     size_at(value, 0, &mut 0)
 }
 
@@ -158,7 +158,7 @@ pub fn identical(left: &Bson, right: &Bson) -> bool {
 }
 
 /// Whether two documents would be encoded as the same bytes.
-pub fn identical_documents(left: &Document, right: &Document) -> bool {
+pub(crate) fn identical_documents(left: &Document, right: &Document) -> bool {
     left.len() == right.len()
         && left.iter().zip(right).all(|((left_name, left), (right_name, right))| {
             left_name == right_name && identical(left, right)

@@ -86,7 +86,7 @@ const ALIASES: [(i32, &str); 21] = [
 ];
 
 /// The number that the BSON specification gives a type.
-pub fn type_number(value: ValueRef<'_>) -> i32 {
+pub(crate) fn type_number(value: ValueRef<'_>) -> i32 {
     match value {
         ValueRef::Double(_) => 1,
         ValueRef::String(_) => 2,
