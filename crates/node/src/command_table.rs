@@ -223,6 +223,11 @@ impl CommandFacts {
         self
     }
 
+    /// Looks at the server with this right, against the database `admin` only.
+    pub(crate) const fn administers(self, access: Access) -> Self {
+        self.inspects(access).on_admin()
+    }
+
     pub(crate) const fn answered_by(mut self, answerer: Answerer) -> Self {
         self.answered_by = answerer;
         self

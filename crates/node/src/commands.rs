@@ -37,7 +37,7 @@ pub(crate) use default_concerns::{read_concern, write_concern};
 pub(crate) use find::project;
 pub use hello::StreamedHello;
 
-use crate::command_table::{Access, Answerer, CommandFacts, InTransaction, command};
+use crate::command_table::{Access, Answerer, CommandFacts, InTransaction, Run, command};
 use crate::touched;
 
 use Access::{
@@ -84,11 +84,11 @@ pub(crate) static TABLE: &[CommandFacts] = &[
     // Users.
     command("createUser", users::create_user, "adds a user")
         .writes(UserAdmin)
-        .fields(&["pwd", "roles", "customData", "mechanisms", "digestPassword"])
+        .fields(USER)
         .without(&["authenticationRestrictions"]),
     command("updateUser", users::update_user, "changes a user")
         .writes(UserAdmin)
-        .fields(&["pwd", "roles", "customData", "mechanisms", "digestPassword"])
+        .fields(USER)
         .without(&["authenticationRestrictions"]),
     command("dropUser", users::drop_user, "removes a user").writes(UserAdmin),
     command("dropAllUsersFromDatabase", users::drop_all_users, "removes the users of a database")
@@ -103,38 +103,29 @@ pub(crate) static TABLE: &[CommandFacts] = &[
         .reads(UserAdmin)
         .on(touched::users)
         .fields(&[
-            "showCredentials",
-            "showCustomData",
-            "showPrivileges",
-            "showAuthenticationRestrictions",
-            "filter",
+            "showCredentials", "showCustomData", "showPrivileges",
+            "showAuthenticationRestrictions", "filter",
         ]),
     // The process and its settings.
     command("hostInfo", diagnostics::host_info, "the machine it runs on")
-        .inspects(ClusterMonitor)
-        .on_admin(),
+        .administers(ClusterMonitor),
     command("getCmdLineOpts", diagnostics::get_command_line, "how the server was started")
-        .inspects(ClusterMonitor)
-        .on_admin(),
+        .administers(ClusterMonitor),
     command("getLog", outside::needs_a_process, "recent log lines")
-        .inspects(ClusterMonitor)
-        .on_admin()
+        .administers(ClusterMonitor)
         .answered_by(Process),
-    command("logRotate", diagnostics::ok, "does nothing").inspects(ClusterAdmin).on_admin(),
+    command("logRotate", diagnostics::ok, "does nothing").administers(ClusterAdmin),
     command("serverStatus", statistics::server_status, "counters of the server")
         .inspects(ClusterMonitor)
         .any_fields(),
     command("getParameter", parameters::get_parameter, "parameters of the server")
-        .inspects(ClusterMonitor)
-        .on_admin()
+        .administers(ClusterMonitor)
         .any_fields(),
     command("setParameter", parameters::set_parameter, "changes a parameter")
-        .inspects(ClusterAdmin)
-        .on_admin()
+        .administers(ClusterAdmin)
         .any_fields(),
     command("getClusterParameter", cluster_parameters::get, "parameters of the deployment")
-        .inspects(ClusterAdmin)
-        .on_admin(),
+        .administers(ClusterAdmin),
     command(
         "setClusterParameter",
         cluster_parameters::set,
@@ -147,8 +138,7 @@ pub(crate) static TABLE: &[CommandFacts] = &[
         default_concerns::get,
         "the concerns of commands that give none",
     )
-    .inspects(ClusterMonitor)
-    .on_admin()
+    .administers(ClusterMonitor)
     .fields(&["inMemory"]),
     command(
         "setDefaultRWConcern",
@@ -159,29 +149,23 @@ pub(crate) static TABLE: &[CommandFacts] = &[
     .on_admin()
     .fields(&["defaultReadConcern", "defaultWriteConcern"]),
     command("configureFailPoint", parameters::configure_fail_point, "injects faults")
-        .inspects(ClusterAdmin)
-        .on_admin()
+        .administers(ClusterAdmin)
         .fields(&["mode", "data"])
         .for_tests(),
     command("fsync", diagnostics::fsync, "forces writes to disk")
-        .inspects(ClusterAdmin)
-        .on_admin()
+        .administers(ClusterAdmin)
         .fields(&["lock", "async", "fsyncLockAcquisitionTimeoutMillis"]),
     command("quorateBackup", backup::backup, "everything that is stored, at one moment")
-        .inspects(Everything)
-        .on_admin(),
+        .administers(Everything),
     command("fsyncUnlock", outside::needs_a_process, "lets writes go on after fsync with lock")
-        .inspects(ClusterAdmin)
-        .on_admin()
+        .administers(ClusterAdmin)
         .answered_by(Process),
     command("currentOp", diagnostics::current_operations, "commands in progress")
-        .inspects(ClusterMonitor)
-        .on_admin()
+        .administers(ClusterMonitor)
         .on(touched::operations)
         .any_fields(),
     command("killOp", diagnostics::kill_operation, "stops a command")
-        .inspects(LoggedIn)
-        .on_admin()
+        .administers(LoggedIn)
         .fields(&["op"])
         .interrupts_others(),
     command(
@@ -192,8 +176,7 @@ pub(crate) static TABLE: &[CommandFacts] = &[
     .inspects(DatabaseAdmin)
     .fields(&["slowms", "sampleRate", "filter"]),
     command("shutdown", outside::needs_a_process, "ends the server")
-        .inspects(ClusterAdmin)
-        .on_admin()
+        .administers(ClusterAdmin)
         .fields(&["force", "timeoutSecs"])
         .answered_by(Process),
     // Sessions.
@@ -238,49 +221,26 @@ pub(crate) static TABLE: &[CommandFacts] = &[
     .inspects(ClusterAdmin)
     .interrupts_others(),
     // Documents.
-    command("insert", insert::insert, "inserts documents")
-        .writes(Write)
-        .on(touched::named)
-        .fields(&[
-            "documents", "ordered", "bypassDocumentValidation", "bypassEmptyTsReplacement",
-            "stmtId", "stmtIds",
-        ])
-        .without(&["collectionUUID", "encryptionInformation"])
-        .retryable()
-        .in_transaction(Allowed)
-        .stable(),
-    command("update", update::update, "changes documents")
-        .writes(Write)
-        .on(touched::named)
-        .fields(&[
-            "updates", "ordered", "bypassDocumentValidation", "bypassEmptyTsReplacement", "let",
-            "stmtId", "stmtIds",
-        ])
-        .without(&["collectionUUID", "encryptionInformation"])
-        .retryable()
-        .in_transaction(Allowed)
-        .stable(),
-    command("delete", delete::delete, "deletes documents")
-        .writes(Write)
-        .on(touched::named)
-        .fields(&["deletes", "ordered", "bypassDocumentValidation", "let", "stmtId", "stmtIds"])
-        .without(&["collectionUUID", "encryptionInformation"])
-        .retryable()
-        .in_transaction(Allowed)
-        .stable(),
-    command("findAndModify", find_and_modify::find_and_modify, "changes a document and returns it")
-        .alias(&["findandmodify"])
-        .writes(Write)
-        .on(touched::named)
-        .fields(&[
-            "query", "fields", "sort", "hint", "collation", "arrayFilters", "remove", "update",
-            "upsert", "new", "let", "bypassDocumentValidation", "bypassEmptyTsReplacement",
-            "stmtId",
-        ])
-        .without(&["collectionUUID", "encryptionInformation"])
-        .retryable()
-        .in_transaction(Allowed)
-        .stable(),
+    document_write("insert", insert::insert, "inserts documents").fields(&[
+        "documents", "ordered", "bypassDocumentValidation", "bypassEmptyTsReplacement", "stmtId",
+        "stmtIds",
+    ]),
+    document_write("update", update::update, "changes documents").fields(&[
+        "updates", "ordered", "bypassDocumentValidation", "bypassEmptyTsReplacement", "let",
+        "stmtId", "stmtIds",
+    ]),
+    document_write("delete", delete::delete, "deletes documents")
+        .fields(&["deletes", "ordered", "bypassDocumentValidation", "let", "stmtId", "stmtIds"]),
+    document_write(
+        "findAndModify",
+        find_and_modify::find_and_modify,
+        "changes a document and returns it",
+    )
+    .alias(&["findandmodify"])
+    .fields(&[
+        "query", "fields", "sort", "hint", "collation", "arrayFilters", "remove", "update",
+        "upsert", "new", "let", "bypassDocumentValidation", "bypassEmptyTsReplacement", "stmtId",
+    ]),
     command("find", find::find, "reads documents")
         .reads(Read)
         .on(touched::named)
@@ -317,7 +277,7 @@ pub(crate) static TABLE: &[CommandFacts] = &[
             "pipeline", "explain", "allowDiskUse", "cursor", "bypassDocumentValidation",
             "bypassEmptyTsReplacement", "collation", "hint", "let",
         ])
-        .without(&["collectionUUID", "encryptionInformation"])
+        .without(UUID_AND_ENCRYPTION)
         .scans()
         .reads_snapshots()
         .takes_default_read_concern()
@@ -327,7 +287,7 @@ pub(crate) static TABLE: &[CommandFacts] = &[
         .reads(Read)
         .on(touched::named)
         .fields(&["query", "limit", "skip", "hint", "collation", "fields"])
-        .without(&["collectionUUID", "encryptionInformation"])
+        .without(UUID_AND_ENCRYPTION)
         .takes_default_read_concern()
         .stable(),
     command("distinct", distinct::distinct, "the different values of a field")
@@ -441,8 +401,7 @@ pub(crate) static TABLE: &[CommandFacts] = &[
         resize_oplog::resize_oplog,
         "how much history this member keeps, and for how long",
     )
-    .inspects(ClusterAdmin)
-    .on_admin()
+    .administers(ClusterAdmin)
     .fields(&["size", "minRetentionHours"]),
     set_command("replSetInitiate", "makes a replica set"),
     set_command("replSetReconfig", "changes the members of the set").fields(&["force"]),
@@ -466,10 +425,24 @@ pub(crate) static TABLE: &[CommandFacts] = &[
     set_command("replSetUpdatePosition", "tells how far members have come").between_members(),
 ];
 
+/// The fields of a user.
+const USER: &[&str] = &["pwd", "roles", "customData", "mechanisms", "digestPassword"];
+
+/// What no command of ours that reads or writes documents offers, but `find`.
+const UUID_AND_ENCRYPTION: &[&str] = &["collectionUUID", "encryptionInformation"];
+
+/// A command that changes documents.
+const fn document_write(name: &'static str, run: Run, help: &'static str) -> CommandFacts {
+    command(name, run, help)
+        .writes(Write)
+        .on(touched::named)
+        .without(UUID_AND_ENCRYPTION)
+        .retryable()
+        .in_transaction(Allowed)
+        .stable()
+}
+
 /// A command that the host of the replica set answers.
 const fn set_command(name: &'static str, help: &'static str) -> CommandFacts {
-    command(name, outside::needs_a_set, help)
-        .inspects(ClusterAdmin)
-        .on_admin()
-        .answered_by(ReplicaSet)
+    command(name, outside::needs_a_set, help).administers(ClusterAdmin).answered_by(ReplicaSet)
 }
