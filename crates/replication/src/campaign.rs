@@ -84,7 +84,7 @@ impl Member {
         self.own_config().is_some_and(MemberConfig::is_electable)
             && self.state() == MemberState::Secondary
             && !self.candidacy.is_barred(self.now)
-            && !self.log.written.op_time.is_null()
+            && !self.log.is_empty()
             && !self.recollection.is_lost()
             && !self.shutting_down
     }
@@ -98,7 +98,7 @@ impl Member {
             Some("priority 0")
         } else if self.candidacy.is_barred(self.now) {
             Some("frozen or stepped down a short while ago")
-        } else if self.log.written.op_time.is_null() {
+        } else if self.log.is_empty() {
             Some("no data yet")
         } else if self.config.is_changing() {
             Some("a configuration is being installed")
@@ -244,12 +244,12 @@ impl Member {
 
     fn may_take_over_to_catch_up(&self, primary: OpTimeAndWallTime) -> bool {
         let freshest = self.visible().iter().map(|seen| seen.applied).max().unwrap_or_default();
-        may_take_over_to_catch_up(self.log.applied, primary, freshest, self.term())
+        may_take_over_to_catch_up(self.log.applied(), primary, freshest, self.term())
     }
 
     pub(crate) fn on_priority_takeover_timer(&mut self) {
         let newest = self.visible().iter().map(|seen| seen.applied).max().unwrap_or_default();
-        if is_fresh_enough_for_takeover(self.log.applied.op_time, newest)
+        if is_fresh_enough_for_takeover(self.log.applied().op_time, newest)
             && !self.is_campaigning()
             && self.why_not_standing().is_none()
         {
@@ -388,8 +388,8 @@ impl Member {
             candidate,
             reason,
             config: config.unwrap_or(quorate_protocol::ConfigVersion { term: None, version: 0 }),
-            last_written: self.log.written.op_time,
-            last_applied: self.log.applied.op_time,
+            last_written: self.log.written().op_time,
+            last_applied: self.log.applied().op_time,
         }
     }
 
@@ -592,7 +592,8 @@ impl Member {
             let priority = config.member(id).map(MemberConfig::effective_priority);
             (priority, applied, std::cmp::Reverse(id))
         };
-        let better = rank(other.candidate, other.last_applied) > rank(me, self.log.applied.op_time);
+        let better =
+            rank(other.candidate, other.last_applied) > rank(me, self.log.applied().op_time);
         if !matches!(campaign.round, Round::DryRun { .. }) || !of_itself || !better {
             return;
         }
@@ -710,7 +711,7 @@ impl Member {
             *id == me || self.peers.get(id).is_some_and(|peer| self.was_heard_lately(peer))
         });
         let last_written =
-            if self.is_arbiter() { self.commit_point } else { self.log.written }.op_time;
+            if self.is_arbiter() { self.log.commit_point() } else { self.log.written() }.op_time;
         Some(Voter {
             config,
             term: self.term(),
@@ -730,7 +731,7 @@ impl Member {
             let (shows, applied, can_lead) = if Some(member.id) == self.me() {
                 let shows = matches!(self.role, Role::Follower(_) | Role::Leader(_));
                 let leads = matches!(self.role, Role::Leader(_));
-                (shows, self.log.applied, leads || self.is_electable_now())
+                (shows, self.log.applied(), leads || self.is_electable_now())
             } else {
                 let Some(peer) = self.peers.get(&member.id) else { continue };
                 let leads = peer.state == MemberState::Primary;

@@ -226,11 +226,11 @@ impl Member {
         let last = match &self.role {
             // An arbiter has no log; it keeps the commit point to refuse candidates behind it.
             Role::Arbiter => told,
-            Role::Follower(_) => self.log.written,
+            Role::Follower(_) => self.log.written(),
             _ => return,
         };
-        if let Some(believed) = follower_commit_point(self.commit_point, told, teller, last) {
-            self.commit_point = believed;
+        if let Some(believed) = follower_commit_point(self.log.commit_point(), told, teller, last) {
+            self.log.note_committed(believed);
             self.emit(Event::CommitPointAdvanced(believed.op_time));
         }
     }
@@ -408,7 +408,7 @@ impl Member {
             written,
             applied,
             durable,
-            commit_point: self.commit_point,
+            commit_point: self.log.commit_point(),
             election_time,
             replica_set_id: config.as_ref().and_then(|c| c.settings.replica_set_id),
             config: config.filter(|_| theirs_is_older),
@@ -423,21 +423,23 @@ impl Member {
     ) -> (OpTimeAndWallTime, OpTimeAndWallTime, OpTimeAndWallTime) {
         match &self.role {
             Role::InitialSync(_) | Role::Startup => Default::default(),
-            Role::Arbiter => (self.commit_point, self.commit_point, OpTimeAndWallTime::default()),
+            Role::Arbiter => {
+                (self.log.commit_point(), self.log.commit_point(), OpTimeAndWallTime::default())
+            }
             _ if self.recollection.is_lost() => {
                 // A copy that counts is a promise about older terms too, which it may have broken.
                 let journalled = self
                     .installed_config()
                     .is_none_or(|config| config.write_concern_majority_journal_default);
-                let applied = if journalled { self.log.applied } else { Default::default() };
-                (self.log.written, applied, OpTimeAndWallTime::default())
+                let applied = if journalled { self.log.applied() } else { Default::default() };
+                (self.log.written(), applied, OpTimeAndWallTime::default())
             }
-            _ => (self.log.written, self.log.applied, self.log.durable),
+            _ => (self.log.written(), self.log.applied(), self.log.durable()),
         }
     }
 
     pub(crate) fn has_data(&self) -> bool {
-        self.config.config().is_some() || !self.log.written.op_time.is_null()
+        self.config.config().is_some() || !self.log.is_empty()
     }
 
     pub(crate) fn sync_source_address(&self) -> Option<ServerAddress> {

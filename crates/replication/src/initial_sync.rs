@@ -18,9 +18,10 @@ use quorate_protocol::{MemberId, MonotonicTime, OpTime, OpTimeAndWallTime, Serve
 
 use crate::event::Event;
 use crate::input::InitialSyncOutcome;
-use crate::member::{Member, OwnLog};
+use crate::member::Member;
 use crate::outbox::AfterPersist;
 use crate::output::{Change, InitialSyncStep, Output};
+use crate::own_log::OwnLog;
 use crate::peer::Contact;
 use crate::role::Role;
 use crate::sync_source::{Choice, choose};
@@ -125,7 +126,6 @@ impl InitialSync {
 impl Member {
     pub(crate) fn begin_initial_sync(&mut self) {
         self.log = OwnLog::default();
-        self.commit_point = OpTimeAndWallTime::default();
         self.sync.restart_at(OpTime::NULL);
         self.continue_initial_sync();
     }
@@ -301,7 +301,7 @@ impl Member {
         let last = sync.stop;
         // The copy may hold entries of an election that no heartbeat has told us of yet.
         self.adopt_term(Term(last.op_time.term));
-        self.log = OwnLog { written: last, durable: last, applied: last, min_valid: last.op_time };
+        self.log.note_copied(last);
         self.sync.restart_at(last.op_time);
         self.emit(Event::InitialSyncFinished { at: last.op_time });
         // In a configuration that marks it as newly added no vote and no copy of it has counted.

@@ -88,7 +88,7 @@ impl Member {
         let (had_target, failed) = (target.is_some(), !hopeless.is_empty());
         match newest {
             None if self.sync.source().is_some()
-                && self.log.applied.op_time < self.sync.last_fetched => {}
+                && self.log.applied().op_time < self.sync.last_fetched => {}
             None if had_target => self.end_catch_up(CatchUpEnd::Reached),
             None if failed => self.end_catch_up(CatchUpEnd::SourceFailed),
             None => self.end_catch_up(CatchUpEnd::NothingNewer),
@@ -122,7 +122,7 @@ impl Member {
 
     /// Everything that was copied must be applied before anything is written after it.
     pub(crate) fn continue_drain(&mut self) {
-        let drained = self.log.applied.op_time >= self.sync.last_fetched;
+        let drained = self.log.applied().op_time >= self.sync.last_fetched;
         if !matches!(self.leader_mode(), Some(LeaderMode::Draining))
             || !drained
             || self.config.is_installing()
@@ -170,13 +170,13 @@ impl Member {
     }
 
     pub(crate) fn on_entries_durable(&mut self, last: OpTimeAndWallTime) {
-        if self.note_durable(last) {
+        if self.log.note_durable(last) {
             self.after_own_progress();
         }
     }
 
     pub(crate) fn on_applied(&mut self, last: OpTimeAndWallTime) {
-        if self.note_applied(last) {
+        if self.log.note_applied(last) {
             self.after_own_progress();
             self.decide_catch_up();
             self.continue_drain();
@@ -192,8 +192,8 @@ impl Member {
         durable: OpTimeAndWallTime,
     ) {
         let longer = self.note_written(written);
-        let applied = self.note_applied(applied);
-        let safer = self.note_durable(durable);
+        let applied = self.log.note_applied(applied);
+        let safer = self.log.note_durable(durable);
         if longer || applied || safer {
             self.after_own_progress();
         }
@@ -204,10 +204,9 @@ impl Member {
     }
 
     fn note_written(&mut self, last: OpTimeAndWallTime) -> bool {
-        if last <= self.log.written {
+        if !self.log.note_written(last) {
             return false;
         }
-        self.log.written = last;
         self.sync.last_fetched = self.sync.last_fetched.max(last.op_time);
         let term = self.term();
         if let Role::Leader(leader) = &mut self.role {
@@ -222,21 +221,6 @@ impl Member {
         self.restart_fetch_behind(last.op_time);
         self.believe_pending_commit_point();
         true
-    }
-
-    fn note_durable(&mut self, last: OpTimeAndWallTime) -> bool {
-        // What is not (or no longer) in the log is not durable in it.
-        let last = last.min(self.log.written);
-        let moved = last > self.log.durable;
-        self.log.durable = self.log.durable.max(last);
-        moved
-    }
-
-    fn note_applied(&mut self, last: OpTimeAndWallTime) -> bool {
-        let last = last.min(self.log.written);
-        let moved = last > self.log.applied;
-        self.log.applied = self.log.applied.max(last);
-        moved
     }
 
     fn after_own_progress(&mut self) {
@@ -285,10 +269,12 @@ impl Member {
         if counts.write_majority < counts.majority_vote && !self.is_config_on_a_majority(&config) {
             return self.settle_waiters();
         }
-        let majority = majority_position(&config, |id| self.acknowledged(id)).min(self.log.written);
-        let advanced = primary_commit_point(self.commit_point, majority, self.first_of_term());
+        let majority =
+            majority_position(&config, |id| self.acknowledged(id)).min(self.log.written());
+        let advanced =
+            primary_commit_point(self.log.commit_point(), majority, self.first_of_term());
         if let Some(commit_point) = advanced {
-            self.commit_point = commit_point;
+            self.log.note_committed(commit_point);
             self.emit(Event::CommitPointAdvanced(commit_point.op_time));
         }
         self.settle_waiters();

@@ -42,6 +42,7 @@ mod memory;
 mod model_check;
 mod outbox;
 mod output;
+mod own_log;
 mod peer;
 mod quorum;
 mod random;

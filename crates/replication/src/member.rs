@@ -2,7 +2,7 @@
 //!
 //! Owns dispatch. What each input means is said in the module of its subject; what belongs together is
 //! kept in a value with rules of its own: the term and the vote ([`Ballot`]), tries to be elected
-//! ([`Candidacy`]), configurations ([`Configuration`]), copying ([`Sync`], [`Copies`]), orders
+//! ([`Candidacy`]), configurations ([`Configuration`]), positions ([`OwnLog`]), copying ([`Sync`], [`Copies`]), orders
 //! ([`Outbox`]).
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use quorate_protocol::{
-    MemberConfig, MemberId, MonotonicTime, OpTime, OpTimeAndWallTime, ReplicaSetConfig,
-    ReplicaSetSettings, ServerAddress, Term,
+    MemberConfig, MemberId, MonotonicTime, OpTime, ReplicaSetConfig, ReplicaSetSettings,
+    ServerAddress, Term,
 };
 
 use crate::ballot::Ballot;
@@ -27,6 +27,7 @@ use crate::input::{
 use crate::memory::Recollection;
 use crate::outbox::{AfterPersist, Asked, Outbox};
 use crate::output::{Change, Output};
+use crate::own_log::OwnLog;
 use crate::peer::Peer;
 use crate::random::SeededRandom;
 use crate::reconfiguring::Configuration;
@@ -71,7 +72,6 @@ pub struct Member {
     pub(crate) role: Role,
     pub(crate) peers: BTreeMap<MemberId, Peer>,
     pub(crate) log: OwnLog,
-    pub(crate) commit_point: OpTimeAndWallTime,
     /// The primary of the present term.
     pub(crate) primary: Option<MemberId>,
     pub(crate) sync: Sync,
@@ -120,15 +120,6 @@ impl Presence {
     }
 }
 
-/// How far this member's own log is.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct OwnLog {
-    pub(crate) written: OpTimeAndWallTime,
-    pub(crate) durable: OpTimeAndWallTime,
-    pub(crate) applied: OpTimeAndWallTime,
-    pub(crate) min_valid: OpTime,
-}
-
 impl Member {
     /// A member that starts with what it found on its disk.
     pub fn new(
@@ -155,8 +146,7 @@ impl Member {
             config: Configuration::default(),
             role: Role::Startup,
             peers: BTreeMap::new(),
-            log: OwnLog { written: last, durable: last, applied: last, min_valid },
-            commit_point: commit_point.min(last),
+            log: OwnLog::recovered(last, commit_point, min_valid),
             primary: None,
             sync: Sync::new(last.op_time),
             copies: Copies::new(strange_documents),
@@ -172,7 +162,6 @@ impl Member {
         if unfinished_copy {
             // Whatever is there is an unfinished copy.
             member.log = OwnLog::default();
-            member.commit_point = OpTimeAndWallTime::default();
             member.sync = Sync::new(OpTime::NULL);
         }
         if let Some(config) = config {
@@ -443,7 +432,7 @@ impl Member {
     /// How far a member is, for commit points and write concerns.
     pub(crate) fn acknowledged(&self, id: MemberId) -> Acknowledged {
         if Some(id) == self.me() {
-            Acknowledged { applied: self.log.applied, durable: self.log.durable }
+            Acknowledged { applied: self.log.applied(), durable: self.log.durable() }
         } else {
             self.peers.get(&id).map_or_else(Acknowledged::default, |peer| Acknowledged {
                 applied: peer.applied,

@@ -122,7 +122,7 @@ impl Member {
         if !self.recollection.is_lost() || self.me().is_none() {
             return;
         }
-        let copied = self.is_arbiter() || self.log.durable.op_time >= self.recollection.newest;
+        let copied = self.is_arbiter() || self.log.durable().op_time >= self.recollection.newest;
         if copied && self.voters_unheard().is_empty() {
             self.remember_from_now_on();
         }

@@ -173,7 +173,7 @@ impl Member {
             let error = RequestError::InvalidOptions("this member does not know its own address");
             return self.respond(token, Err(error));
         };
-        if !self.log.written.op_time.is_null() {
+        if !self.log.is_empty() {
             return self.respond(token, Err(RequestError::CannotInitializeNodeWithData(own)));
         }
         let name = self.options.set_name.clone();
@@ -244,7 +244,7 @@ impl Member {
         // Others wait while commits are held back: only for those that are nearly there.
         let behind = awaited.iter().find(|id| self.seconds_behind(**id) > MAX_SECONDS_BEHIND);
         if let Some(id) = behind {
-            return Err(ReconfigError::NewVoterBehind(*id, self.commit_point.op_time));
+            return Err(ReconfigError::NewVoterBehind(*id, self.log.commit_point().op_time));
         }
         self.begin_poll(token, new, false, max_time, awaited);
         Ok(())
@@ -253,7 +253,7 @@ impl Member {
     /// How far the copy of a member is behind what is committed.
     fn seconds_behind(&self, id: MemberId) -> u32 {
         let has = self.acknowledged(id).durable.op_time.timestamp.seconds;
-        self.commit_point.op_time.timestamp.seconds.saturating_sub(has)
+        self.log.commit_point().op_time.timestamp.seconds.saturating_sub(has)
     }
 
     fn check_proposal(&self, proposal: Proposal<'_>) -> Result<(), ReconfigError> {
@@ -469,7 +469,7 @@ impl Member {
             Answer::Silent => initiate,
             Answer::Fine => false,
         });
-        let committed = self.commit_point;
+        let committed = self.log.commit_point();
         let behind = awaited.iter().find(|id| self.acknowledged(**id).durable < committed).copied();
         match behind {
             None if enough => return self.store_polled(config, initiate),
@@ -562,7 +562,7 @@ impl Member {
             Some(Reconfiguring { stage: Stage::Storing { initiate: true }, .. })
         );
         if initiate {
-            assert!(!self.log.written.op_time.is_null(), "a new set begins with an entry");
+            assert!(!self.log.is_empty(), "a new set begins with an entry");
         }
         let own = self.config.under_way.take_if(|r| Arc::ptr_eq(&r.config, &config));
         self.install(config);
@@ -652,7 +652,7 @@ impl Member {
         } else if self.config.config().is_none() && self.find_self(new).is_none() {
             self.config.told = Some(Arc::clone(new));
             Some("this member is not in it".to_owned())
-        } else if self.config.config().is_none() && !self.log.written.op_time.is_null() {
+        } else if self.config.config().is_none() && !self.log.is_empty() {
             Some("this member holds data but no configuration".to_owned())
         } else {
             None
@@ -701,7 +701,7 @@ impl Member {
         if self.primary.is_some_and(|id| Some(id) != me && !self.peers.contains_key(&id)) {
             self.primary = None;
         }
-        let committed_before = self.commit_point;
+        let committed_before = self.log.commit_point();
         self.config.put_in_force(Installed { config, me, committed_before });
         self.note_left_out_indexes();
         self.take_the_role_of_the_config();
@@ -725,7 +725,7 @@ impl Member {
         match &self.role {
             Role::Startup | Role::Removed if arbiter => self.become_arbiter(),
             Role::Startup | Role::Removed => {
-                if self.log.written.op_time.is_null() {
+                if self.log.is_empty() {
                     self.become_initial_syncing();
                 } else {
                     self.become_follower();

@@ -27,7 +27,7 @@ use crate::campaign::Campaign;
 use crate::event::{Event, SourceLost, StepDownReason};
 use crate::initial_sync::InitialSync;
 use crate::input::{FetchId, RequestToken};
-use crate::member::{Member, OwnLog};
+use crate::member::Member;
 use crate::output::{Fatal, Output};
 use crate::timers::Timer;
 
@@ -142,7 +142,7 @@ impl Member {
             Role::RollBack(_) => MemberState::Rollback,
             Role::Leader(_) => MemberState::Primary,
             Role::Follower(follower) => {
-                let consistent = self.log.applied.op_time >= self.log.min_valid;
+                let consistent = self.log.is_consistent();
                 if follower.too_stale.is_some()
                     || self.sync.diverged
                     || self.maintenance > 0
@@ -171,7 +171,7 @@ impl Member {
     pub(crate) fn become_arbiter(&mut self) {
         self.leave_role_or_office(StepDownReason::Reconfig);
         // What it held as another kind of member no longer counts as a replica.
-        self.log = OwnLog::default();
+        self.log.discard();
         self.sync.restart_at(OpTime::NULL);
         self.role = Role::Arbiter;
     }

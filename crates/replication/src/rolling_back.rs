@@ -17,7 +17,7 @@ impl Member {
     pub(crate) fn roll_back_against(&mut self, source: MemberId) {
         let Some(peer) = self.peers.get(&source) else { return };
         let address = peer.address.clone();
-        self.emit(Event::RollbackStarted { source, last: self.log.written.op_time });
+        self.emit(Event::RollbackStarted { source, last: self.log.written().op_time });
         self.drop_fetch(SourceLost::NoLongerWanted);
         let fetch = self.outbox.next_fetch_id();
         self.become_rolling_back(source, fetch);
@@ -34,17 +34,17 @@ impl Member {
             return;
         }
         self.emit(Event::RollbackFound { common_point: common_point.op_time });
-        if common_point.op_time < self.commit_point.op_time {
+        if common_point.op_time < self.log.commit_point().op_time {
             let fatal = Fatal::RollbackBeforeCommitPoint {
                 common_point: common_point.op_time,
-                commit_point: self.commit_point.op_time,
+                commit_point: self.log.commit_point().op_time,
             };
             self.emit(Event::Fatal(fatal.clone()));
             self.outbox.push(Output::Halt(fatal));
             self.halted = true;
             return;
         }
-        if common_point.op_time < self.log.min_valid {
+        if common_point.op_time < self.log.min_valid() {
             return self.on_common_point_before_copy(common_point.op_time);
         }
         if let Role::RollBack(roll_back) = &mut self.role {
@@ -61,7 +61,7 @@ impl Member {
     /// can be restored.
     fn on_common_point_before_copy(&mut self, common_point: OpTime) {
         let Role::RollBack(roll_back) = &self.role else { return };
-        let (source, consistent_from) = (roll_back.source, self.log.min_valid);
+        let (source, consistent_from) = (roll_back.source, self.log.min_valid());
         self.emit(Event::CommonPointBeforeCopy { common_point, consistent_from });
         self.become_follower();
         self.note_divergence(source, consistent_from);
@@ -75,7 +75,7 @@ impl Member {
             return;
         }
         let source = roll_back.source;
-        let last = self.log.written.op_time;
+        let last = self.log.written().op_time;
         self.emit(Event::NoCommonPoint { source, last, source_oldest });
         self.become_follower();
         self.note_divergence(source, source_oldest);
@@ -98,13 +98,7 @@ impl Member {
         if !undoing {
             return;
         }
-        assert!(
-            last.op_time >= self.commit_point.op_time,
-            "a rollback never reaches below the commit point"
-        );
-        self.log.written = last;
-        self.log.durable = self.log.durable.min(last);
-        self.log.applied = self.log.applied.min(last);
+        self.log.note_rolled_back(last);
         self.sync.restart_at(last.op_time);
         self.emit(Event::RolledBack { last: last.op_time });
         self.become_follower();

@@ -115,22 +115,22 @@ impl<'a> Status<'a> {
 
     /// The newest entry that no election can lose, as far as this member knows.
     pub fn commit_point(&self) -> OpTimeAndWallTime {
-        self.member.commit_point
+        self.member.log.commit_point()
     }
 
     /// The last entry in the oplog.
     pub fn written(&self) -> OpTimeAndWallTime {
-        self.member.log.written
+        self.member.log.written()
     }
 
     /// The last entry in the data.
     pub fn applied(&self) -> OpTimeAndWallTime {
-        self.member.log.applied
+        self.member.log.applied()
     }
 
     /// The last entry on disk.
     pub fn durable(&self) -> OpTimeAndWallTime {
-        self.member.log.durable
+        self.member.log.durable()
     }
 
     /// The sync source.

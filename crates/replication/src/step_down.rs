@@ -106,7 +106,7 @@ impl Member {
 
     fn successor_is_ready(&self) -> bool {
         let Some(config) = self.installed_config() else { return false };
-        let last = self.log.written.op_time;
+        let last = self.log.written().op_time;
         let caught_up = |id: MemberId| self.acknowledged(id).applied.op_time >= last;
         let copies = config.voters().filter(|m| !m.arbiter_only && caught_up(m.id)).count();
         copies >= Counts::of(&config).write_majority && self.best_successor(&[]).is_some()
@@ -114,7 +114,7 @@ impl Member {
 
     fn best_successor(&self, tried: &[MemberId]) -> Option<MemberId> {
         let config = self.installed_config()?;
-        let last = self.log.written.op_time;
+        let last = self.log.written().op_time;
         self.peers
             .values()
             .filter(|peer| peer.is_up() && peer.state == MemberState::Secondary && peer.electable)

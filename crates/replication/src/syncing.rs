@@ -305,7 +305,7 @@ impl Member {
     // Our log through `last_fetched` is a prefix of the source's: what it calls committed up to
     // there is committed for us too, once we have written it.
     fn learn_commit_point(&mut self, batch: &FetchedBatch) {
-        let end = batch.last.unwrap_or(self.log.written);
+        let end = batch.last.unwrap_or(self.log.written());
         if end.op_time == self.sync.last_fetched {
             self.sync.pending_commit_point = Some(batch.commit_point.min(end));
         }
@@ -315,7 +315,7 @@ impl Member {
     pub(crate) fn believe_pending_commit_point(&mut self) {
         if let Some(pending) = self.sync.pending_commit_point {
             self.believe_commit_point(pending, Teller::SyncSource);
-            if pending <= self.commit_point {
+            if pending <= self.log.commit_point() {
                 self.sync.pending_commit_point = None;
             }
         }
@@ -339,7 +339,7 @@ impl Member {
             // A new primary keeps its branch: the set has just chosen it.
             FetchVerdict::RollBack if may_roll_back => {
                 // Entries still being applied must settle before they can be undone.
-                if self.log.applied.op_time < self.sync.last_fetched {
+                if self.log.applied().op_time < self.sync.last_fetched {
                     self.lose_source(SourceLost::Behind, Some(SOURCE_RETRY));
                 } else {
                     self.roll_back_against(fetch.source);
@@ -462,7 +462,7 @@ impl Member {
             return self.respond(token, Err(RequestError::HostUnreachable(target.clone())));
         }
         let lag =
-            self.log.written.op_time.timestamp.seconds.saturating_sub(applied.timestamp.seconds);
+            self.log.written().op_time.timestamp.seconds.saturating_sub(applied.timestamp.seconds);
         let warning = if applied.is_null() {
             Some(format!("{target} shows no entries yet; nothing will be copied from it so far"))
         } else {

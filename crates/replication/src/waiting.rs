@@ -122,10 +122,9 @@ impl Member {
         let (Some(config), false) = (self.installed_config(), self.waiters.is_empty()) else {
             return;
         };
-        let own = self.log;
-        let own =
-            if config.write_concern_majority_journal_default { own.durable } else { own.applied };
-        let reached = self.commit_point.min(own).op_time;
+        let durable = config.write_concern_majority_journal_default;
+        let own = if durable { self.log.durable() } else { self.log.applied() };
+        let reached = self.log.commit_point().min(own).op_time;
         while let Some(waiter) = self.waiters.reached(reached) {
             self.waiters.remove(waiter);
             self.outbox.push(Output::Acknowledge { waiter, result: Ok(()) });
@@ -165,7 +164,7 @@ impl Member {
         };
         let acknowledged = is_acknowledged(config, &concern.acknowledgements, has_write)?;
         let own = self.me().is_some_and(has_write);
-        let committed = !majority || self.commit_point.op_time >= *target;
+        let committed = !majority || self.log.commit_point().op_time >= *target;
         Ok(acknowledged && own && committed)
     }
 

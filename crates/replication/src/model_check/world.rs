@@ -722,13 +722,12 @@ impl World {
         asked.sort_unstable();
         let _ = write!(
             text,
-            "{:?}{:?}{:?}{:?}{:?}{:?}{sync}{asked:?}{:?}{:?}",
+            "{:?}{:?}{:?}{:?}{:?}{sync}{asked:?}{:?}{:?}",
             member.ballot.term(),
             member.ballot.last_vote(),
             member.role,
             member.primary,
             member.log,
-            member.commit_point.op_time,
             member.candidacy.decisive(),
             member.config.decisive(),
         );
