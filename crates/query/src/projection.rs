@@ -172,23 +172,6 @@ impl Projection {
         self.fields.needs_array_index
     }
 
-    /// The top-level fields that the result can be computed from, if the projection only includes
-    /// stored fields; an index that holds them all covers the query.
-    pub fn covered_fields(&self) -> Option<Vec<&str>> {
-        if self.fields.kind != Kind::Inclusion {
-            return None;
-        }
-        let mut fields = Vec::new();
-        for (name, child) in &self.fields.root.children {
-            match child {
-                Child::Include => fields.push(name.as_str()),
-                Child::Exclude => {}
-                _ => return None,
-            }
-        }
-        Some(fields)
-    }
-
     /// The projected document. `array_index` is the position that the query matched.
     pub fn apply(
         &self,

@@ -176,16 +176,3 @@ fn malformed_slices_are_refused() {
     assert_eq!(code(bson!([1, "x"])), 31258);
     assert_eq!(code(bson!("x")), 31273);
 }
-
-#[test]
-fn an_index_can_cover_plain_inclusions() {
-    let covered = |projection: Document| {
-        let projection =
-            Projection::parse_find_with(&projection, &Matcher::match_all(), &compiler()).unwrap();
-        projection.covered_fields().map(|fields| fields.join(","))
-    };
-    assert_eq!(covered(doc! { "a": 1, "_id": 0 }).as_deref(), Some("a"));
-    assert_eq!(covered(doc! { "a": 1 }).as_deref(), Some("a,_id"));
-    assert_eq!(covered(doc! { "a": 0 }), None);
-    assert_eq!(covered(doc! { "a": "$b" }), None);
-}
