@@ -11,6 +11,7 @@
 //! touches files, those of its journal through [`Files`]. Every byte on disk is accounted for in
 //! `docs/storage-format.md`.
 
+mod block_items;
 mod copying;
 mod disk;
 mod emptied;

@@ -22,11 +22,12 @@ use std::sync::Arc;
 
 use lsm_tree::coding::Decode;
 use lsm_tree::file::read_exact;
+use lsm_tree::table::BlockHandle;
 use lsm_tree::table::block::{BlockType, Header};
-use lsm_tree::table::{Block, BlockHandle, DataBlock};
 use lsm_tree::{Checksum, CompressionType, Memtable, SeqNo, Slice, Table};
 use xxhash_rust::xxh3::xxh3_128;
 
+use crate::block_items::{BlockItems, Malformed};
 use crate::merge_walk::{MemoryWalk, MergeWalk, RunWalk, Source};
 use crate::store::{Bytes, Direction, KeyRange, ReadError};
 use crate::trees::Tree;
@@ -282,17 +283,31 @@ pub(crate) struct TableWalk {
 /// Pairs of one block.
 #[derive(Default)]
 struct Pairs {
-    block: Option<Slice>,
+    block: Option<Bytes>,
     /// The keys, one behind the other.
     keys: Vec<u8>,
-    /// Where the key and the value of each pair are. There is no value if the key was removed.
-    places: Vec<(Range<usize>, Option<Range<usize>>)>,
+    places: Vec<Place>,
     /// Whether keys that were removed are among the pairs.
     with_removed: bool,
-    /// The key met last, whose older versions may follow.
-    last_key: Vec<u8>,
+    /// Where among the keys the one is that was met last: its older versions may follow, in the next block as well.
+    last: Range<usize>,
     /// Whether a key of the range was met.
     has_begun: bool,
+}
+
+/// Where the key and the value of a pair are. There is no value if the key was removed.
+struct Place {
+    key: Range<u32>,
+    value: Option<Range<u32>>,
+}
+
+fn narrow(range: &Range<usize>) -> Range<u32> {
+    // A block has less than 4 GiB.
+    range.start as u32..range.end as u32
+}
+
+fn wide(range: &Range<u32>) -> Range<usize> {
+    range.start as usize..range.end as usize
 }
 
 impl TableWalk {
@@ -334,10 +349,10 @@ impl TableWalk {
 
     /// The pair that it has come to. There is no value if the key was removed.
     pub(crate) fn pair(&self) -> Option<(&[u8], Option<Value<'_>>)> {
-        let (key, value) = self.pairs.places.get(self.place?)?;
+        let Place { key, value } = self.pairs.places.get(self.place?)?;
         let block = self.pairs.block.as_ref()?;
-        let value = value.clone().map(|value| Value::copied(&block[value]));
-        Some((&self.pairs.keys[key.clone()], value))
+        let value = value.as_ref().map(|value| Value::copied(&block[wide(value)]));
+        Some((&self.pairs.keys[wide(key)], value))
     }
 
     /// Reads on unless so many bytes of the next block are there. False if the table has ended.
@@ -368,22 +383,20 @@ impl TableWalk {
         let length = HEADER + header.data_length as usize;
         self.fill(length)?;
         let block = match self.table.metadata.data_block_compression {
-            CompressionType::None => {
-                let data = self.chunk.slice(HEADER..length);
-                let (got, expected) = (Checksum::from_raw(xxh3_128(&data)), header.checksum);
-                if got != expected {
-                    return Err(lsm_tree::Error::ChecksumMismatch { got, expected });
-                }
-                Block { header, data: Slice::from(data.0) }
-            }
+            CompressionType::None => self.chunk.slice(HEADER..length),
         };
-        if block.header.block_type != BlockType::Data {
+        let (got, expected) = (Checksum::from_raw(xxh3_128(&block)), header.checksum);
+        if got != expected {
+            return Err(lsm_tree::Error::ChecksumMismatch { got, expected });
+        }
+        if header.block_type != BlockType::Data {
             return Err(lsm_tree::Error::InvalidHeader("Block"));
         }
         self.chunk = self.chunk.slice(length..self.chunk.len());
         self.unread.start += length as u64;
         let below = self.below.saturating_sub(self.table.global_seqno());
-        self.is_over = self.pairs.take(DataBlock::new(block), below, &self.range);
+        let taken = self.pairs.take(block, below, &self.range);
+        self.is_over = taken.map_err(|Malformed| lsm_tree::Error::InvalidHeader("Block"))?;
         Ok(true)
     }
 }
@@ -414,44 +427,42 @@ impl Walk for TableWalk {
 
 impl Pairs {
     /// Takes over what of a block is shown. True if the range has ended.
-    fn take(&mut self, block: DataBlock, below: SeqNo, range: &KeyRange) -> bool {
-        self.keys.clear();
+    fn take(&mut self, block: Bytes, below: SeqNo, range: &KeyRange) -> Result<bool, Malformed> {
+        let mut items = BlockItems::new(&block)?;
+        self.keys.copy_within(self.last.clone(), 0);
+        self.keys.truncate(self.last.len());
+        self.last = 0..self.keys.len();
         self.places.clear();
-        let bytes = &block.inner.data;
-        for item in block.iter() {
-            if item.seqno >= below {
+        while let Some(item) = items.next()? {
+            if item.sequence >= below {
                 continue;
             }
             let begins = self.keys.len();
-            if let Some(prefix) = &item.prefix {
-                self.keys.extend_from_slice(&bytes[prefix.0..prefix.1]);
-            }
-            self.keys.extend_from_slice(&bytes[item.key.0..item.key.1]);
-            let key = &self.keys[begins..];
+            self.keys.extend_from_slice(&block[item.shared]);
+            self.keys.extend_from_slice(&block[item.rest]);
+            let (key, last) = (&self.keys[begins..], &self.keys[self.last.clone()]);
             // Versions of a key follow each other, the newest first. Neighbours differ in their last byte.
-            let is_older = key.last() == self.last_key.last() && key == self.last_key;
+            let is_older = key.last() == last.last() && key == last;
             if is_older || !self.has_begun && is_before(key, &range.start) {
                 self.keys.truncate(begins);
                 continue;
             }
             self.has_begun = true;
-            self.last_key.clear();
-            self.last_key.extend_from_slice(key);
-            let value = item.value.as_ref().map(|value| value.0..value.1);
-            match value.is_some() || self.with_removed {
-                true => self.places.push((begins..self.keys.len(), value)),
-                false => self.keys.truncate(begins),
+            self.last = begins..self.keys.len();
+            if item.value.is_some() || self.with_removed {
+                let value = item.value.as_ref().map(narrow);
+                self.places.push(Place { key: narrow(&self.last), value });
             }
         }
-        self.block = Some(block.inner.data);
-        let is_over = is_behind(&self.last_key, &range.end);
+        self.block = Some(block);
+        let is_over = is_behind(&self.keys[self.last.clone()], &range.end);
         if is_over {
             let keys = &self.keys;
-            let shown =
-                self.places.partition_point(|(key, _)| !is_behind(&keys[key.clone()], &range.end));
+            let shown = |place: &Place| !is_behind(&keys[wide(&place.key)], &range.end);
+            let shown = self.places.partition_point(shown);
             self.places.truncate(shown);
         }
-        is_over
+        Ok(is_over)
     }
 }
 
