@@ -70,7 +70,11 @@ impl OnFiles {
     }
 
     fn open(&self) -> Result<DiskStore, CommandError> {
-        let options = DiskOptions { cache_bytes: 1 << 20, memtable_bytes: MEMTABLE_BYTES };
+        let options = DiskOptions {
+            cache_bytes: 1 << 20,
+            memtable_bytes: MEMTABLE_BYTES,
+            ..DiskOptions::default()
+        };
         let files = Arc::new(self.files.clone());
         let store = DiskStore::open_on(files, self.directory.path(), options);
         let failed = |error: quorate_storage::OpenError| {

@@ -38,18 +38,24 @@ use crate::walk::{ScanWalk, Walk};
 /// Operations from which on a batch looks up the memtables of its trees once.
 const LONG_BATCH: usize = 16;
 
-/// How much memory a store may use.
+/// How much memory a store may use, and how large its files are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DiskOptions {
     /// For blocks read from disk, filled as they are read.
     pub cache_bytes: u64,
     /// For writes to one keyspace before they move to a table on disk.
     pub memtable_bytes: u64,
+    /// The size that the segments of the journal grow to.
+    pub segment_bytes: u32,
 }
 
 impl Default for DiskOptions {
     fn default() -> Self {
-        Self { cache_bytes: 32 * 1024 * 1024, memtable_bytes: 8 * 1024 * 1024 }
+        Self {
+            cache_bytes: 32 * 1024 * 1024,
+            memtable_bytes: 8 * 1024 * 1024,
+            segment_bytes: 64 * 1024 * 1024,
+        }
     }
 }
 

@@ -6,6 +6,7 @@
 //! own files.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::Path;
@@ -71,6 +72,11 @@ pub trait Files: Send + Sync + 'static {
     ///
     /// What the file system says.
     fn sync_directory(&self, path: &Path) -> io::Result<()>;
+
+    /// A number that a client of the store cannot guess.
+    fn secret(&self) -> u64 {
+        RandomState::new().hash_one(())
+    }
 }
 
 /// An open file.

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use crate::files::{DIRECTORY_MODE, FILE_MODE, Files, RealFiles, replace};
 
 /// The newest layout of keys and values this program reads and writes.
-pub const FORMAT_VERSION: u8 = 2;
+pub const FORMAT_VERSION: u8 = 3;
 
 /// The layout of release 0.1, which is migrated.
 pub(crate) const FIRST_FORMAT: u8 = 1;
@@ -202,9 +202,9 @@ mod tests {
     #[test]
     fn a_newer_format_is_refused_by_name() {
         let directory = tempfile::tempdir().unwrap();
-        fs::write(directory.path().join(FORMAT_FILE), b"QUORATE\x03").unwrap();
+        fs::write(directory.path().join(FORMAT_FILE), b"QUORATE\x04").unwrap();
         let error = DataDirectory::open(directory.path()).err().unwrap();
-        assert!(error.to_string().contains("storage format 3"), "{error}");
+        assert!(error.to_string().contains("storage format 4"), "{error}");
     }
 
     #[test]
@@ -219,7 +219,7 @@ mod tests {
     fn the_format_file_is_eight_bytes_and_only_the_owner_may_look() {
         let directory = tempfile::tempdir().unwrap();
         DataDirectory::open(directory.path()).unwrap();
-        assert_eq!(fs::read(directory.path().join(FORMAT_FILE)).unwrap(), b"QUORATE\x02");
+        assert_eq!(fs::read(directory.path().join(FORMAT_FILE)).unwrap(), b"QUORATE\x03");
         let mode = |name| fs::metadata(directory.path().join(name)).unwrap().permissions().mode();
         assert_eq!(mode(FORMAT_FILE) & 0o777, 0o600);
         assert_eq!(mode(LOCK_FILE) & 0o777, 0o600);

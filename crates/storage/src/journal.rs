@@ -3,29 +3,23 @@
 //! Owns where a record goes and when a segment ends. Which sequence a record has and what it does to
 //! trees and logs is the store's. The layout is in `docs/storage-format.md`.
 
+pub(crate) mod folder;
 pub(crate) mod log;
 pub(crate) mod record;
 pub(crate) mod recovery;
 pub(crate) mod segment;
 
 use std::io;
-use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use crate::files::{FileHandle, Files};
+use crate::files::FileHandle;
+use folder::Folder;
 use record::Encoded;
-use segment::{Header, Location, SEGMENT_HEADER, Segment, Summary, segment_path};
-
-/// The size of the first segment after a start.
-const FIRST_SIZE: u32 = 1 << 20;
-
-/// The size that segments grow to.
-const MAX_SIZE: u32 = 64 << 20;
+use segment::{Header, Location, SEGMENT_HEADER, Segment, Summary};
 
 /// What the writer, the thread that prepares segments and those that sync have in common.
 pub(crate) struct Shared {
-    files: Arc<dyn Files>,
-    directory: PathBuf,
+    folder: Arc<Folder>,
     state: Mutex<State>,
     /// Told when the next segment is no longer being made.
     made: Condvar,
@@ -38,7 +32,7 @@ struct State {
     written: Location,
     /// Up to where it is known to be on the disk.
     synced: Location,
-    /// The file of the segment after the newest, filled with zeros.
+    /// The file of the segment after the newest.
     spare: Option<Spare>,
     /// Whether a thread is making the next segment; another must not touch its file.
     making: bool,
@@ -73,15 +67,11 @@ pub(crate) struct Writer {
 
 impl Writer {
     /// Begins a new segment behind those that there are.
-    pub(crate) fn begin(
-        files: Arc<dyn Files>,
-        directory: &Path,
-        header: Header,
-    ) -> io::Result<Self> {
-        let file = create(&*files, directory, header.number, FIRST_SIZE)?;
+    pub(crate) fn begin(folder: Arc<Folder>, header: Header) -> io::Result<Self> {
+        let (file, size) = folder.make(header.number, folder.first_size())?;
         file.write_at(&header.encode(), 0)?;
         file.sync()?;
-        let segment = Segment::new(Arc::clone(&files), directory, header.number, header.after);
+        let segment = Segment::new(&folder, &header, size);
         let start = Location::new(header.number, SEGMENT_HEADER);
         let state = State {
             newest: Arc::clone(&file),
@@ -91,15 +81,13 @@ impl Writer {
             making: false,
             sealed: Vec::new(),
         };
-        let directory = directory.to_owned();
-        let shared =
-            Arc::new(Shared { files, directory, state: Mutex::new(state), made: Condvar::new() });
+        let shared = Arc::new(Shared { folder, state: Mutex::new(state), made: Condvar::new() });
         Ok(Self {
             shared,
             segment: Arc::new(segment),
             file,
             offset: SEGMENT_HEADER,
-            size: FIRST_SIZE,
+            size,
             last_sequence: header.after,
             summary: Summary::default(),
         })
@@ -145,14 +133,13 @@ impl Writer {
                 (spare.file, spare.size)
             }
             _ => {
-                let make = |size| create(&*self.shared.files, &self.shared.directory, number, size);
-                let size = next_size(self.size).max(needed);
-                match make(size) {
-                    Ok(file) => (file, size),
+                let folder = &self.shared.folder;
+                match folder.make(number, folder.next_size(self.size).max(needed)) {
+                    Ok(made) => made,
                     // A disk without room for a long segment may have some for a vote.
                     Err(error) if is_full(&error) => {
-                        let least = FIRST_SIZE.max(needed);
-                        (make(least).map_err(create_error)?, least)
+                        let least = folder.first_size().max(needed);
+                        folder.make(number, least).map_err(create_error)?
                     }
                     Err(error) => return Err(AppendError::Failed(error)),
                 }
@@ -161,13 +148,12 @@ impl Writer {
         // Only the newest segment may hold unsynced bytes.
         self.file.sync().map_err(AppendError::Failed)?;
         let (after, previous_end) = (self.last_sequence, u64::from(self.offset));
-        let header = Header { number, after, previous_end };
+        let header = Header { number, after, previous_end, is_salted: true };
         file.write_at(&header.encode(), 0).map_err(AppendError::Failed)?;
         let mut summary = std::mem::take(&mut self.summary);
         summary.end = self.offset;
         summary.last_sequence = self.last_sequence;
-        let segment =
-            Segment::new(Arc::clone(&self.shared.files), &self.shared.directory, number, after);
+        let segment = Segment::new(&self.shared.folder, &header, size);
         let mut state = self.shared.state();
         state.sealed.push((self.segment.number, summary));
         state.newest = Arc::clone(&file);
@@ -184,7 +170,8 @@ impl Writer {
         let synced = self.shared.state().synced;
         let synced = if synced.segment() == at.segment() { synced.offset() } else { 0 };
         let length = record.length() as u32;
-        self.file.write_at(record.finish(sequence, synced), u64::from(self.offset))?;
+        let (salt, room) = (self.segment.salt, (self.size - self.offset) as usize);
+        self.file.write_at(record.finish(sequence, synced, salt, room), u64::from(self.offset))?;
         self.offset += length;
         self.last_sequence = sequence;
         self.segment.set_end(self.offset);
@@ -255,8 +242,8 @@ impl Shared {
             let state = self.state();
             (state.written.segment() + 1, Arc::clone(&state.newest))
         };
-        let size = next_size(u32::try_from(newest.length()?).unwrap_or(MAX_SIZE));
-        let file = create(&*self.files, &self.directory, number, size)?;
+        let newest = u32::try_from(newest.length()?).unwrap_or(u32::MAX);
+        let (file, size) = self.folder.make(number, self.folder.next_size(newest))?;
         Ok(Spare { number, file, size })
     }
 
@@ -264,26 +251,10 @@ impl Shared {
     pub(crate) fn write_summaries(&self) -> io::Result<()> {
         let sealed = std::mem::take(&mut self.state().sealed);
         for (number, summary) in sealed {
-            summary.write(&*self.files, &self.directory, number)?;
+            summary.write(&*self.folder.files, &self.folder.path, number)?;
         }
         Ok(())
     }
-}
-
-fn next_size(size: u32) -> u32 {
-    size.saturating_mul(2).clamp(FIRST_SIZE, MAX_SIZE)
-}
-
-/// Makes the file of a segment: zeros, under a name that survives a crash.
-fn create(
-    files: &dyn Files,
-    directory: &Path,
-    number: u64,
-    size: u32,
-) -> io::Result<Arc<dyn FileHandle>> {
-    let file = files.create(&segment_path(directory, number), u64::from(size))?;
-    files.sync_directory(directory)?;
-    Ok(file)
 }
 
 fn create_error(error: io::Error) -> AppendError {

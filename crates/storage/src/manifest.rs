@@ -8,7 +8,9 @@ use std::path::Path;
 
 use crate::files::{Files, read_all, replace};
 
-const MAGIC: &[u8; 8] = b"QRTMAN\0\x02";
+const MAGIC: &[u8; 8] = b"QRTMAN\0\x03";
+/// Of format 2, which had no secret.
+const OLD_MAGIC: &[u8; 8] = b"QRTMAN\0\x02";
 pub(crate) const MANIFEST: &str = "MANIFEST";
 const DRAFT: &str = "MANIFEST.new";
 
@@ -24,6 +26,8 @@ pub(crate) struct Manifest {
     pub(crate) replay_from: u64,
     /// A sequence that no record of an earlier opening is above, unless it is in the journal.
     pub(crate) sequence: u64,
+    /// What makes the checksums of records this store's own. None in a manifest of format 2.
+    pub(crate) secret: Option<u64>,
     pub(crate) keyspaces: BTreeMap<u32, Described>,
 }
 
@@ -62,6 +66,9 @@ impl Manifest {
         body.extend(self.first_segment.to_le_bytes());
         body.extend(self.replay_from.to_le_bytes());
         body.extend(self.sequence.to_le_bytes());
+        if let Some(secret) = self.secret {
+            body.extend(secret.to_le_bytes());
+        }
         body.extend((self.keyspaces.len() as u32).to_le_bytes());
         for (number, described) in &self.keyspaces {
             body.extend(number.to_le_bytes());
@@ -75,14 +82,14 @@ impl Manifest {
             body.push(described.name.len() as u8);
             body.extend(described.name.as_bytes());
         }
-        let mut bytes = MAGIC.to_vec();
+        let mut bytes = if self.secret.is_some() { MAGIC } else { OLD_MAGIC }.to_vec();
         bytes.extend(crc32c::crc32c(&body).to_le_bytes());
         bytes.extend(body);
         bytes
     }
 
     fn decode(bytes: &[u8]) -> Option<Self> {
-        let rest = bytes.strip_prefix(MAGIC)?;
+        let (magic, rest) = bytes.split_first_chunk::<8>()?;
         let (checksum, body) = rest.split_first_chunk::<4>()?;
         if crc32c::crc32c(body) != u32::from_le_bytes(*checksum) {
             return None;
@@ -92,6 +99,11 @@ impl Manifest {
         let first_segment = u64::from_le_bytes(take(&mut body)?);
         let replay_from = u64::from_le_bytes(take(&mut body)?);
         let sequence = u64::from_le_bytes(take(&mut body)?);
+        let secret = match magic {
+            MAGIC => Some(u64::from_le_bytes(take(&mut body)?)),
+            OLD_MAGIC => None,
+            _ => return None,
+        };
         let count = u32::from_le_bytes(take(&mut body)?);
         let mut keyspaces = BTreeMap::new();
         for _ in 0..count {
@@ -107,7 +119,8 @@ impl Manifest {
             let name = String::from_utf8(name.to_vec()).ok()?;
             keyspaces.insert(number, Described { name, kind });
         }
-        let manifest = Self { next_keyspace, first_segment, replay_from, sequence, keyspaces };
+        let manifest =
+            Self { next_keyspace, first_segment, replay_from, sequence, secret, keyspaces };
         body.is_empty().then_some(manifest)
     }
 }
@@ -126,16 +139,19 @@ mod tests {
     #[test]
     fn a_manifest_is_read_as_it_was_written_and_damage_is_noticed() {
         let described = |name: &str, kind| Described { name: name.to_owned(), kind };
-        let manifest = Manifest {
+        let mut manifest = Manifest {
             next_keyspace: 9,
             first_segment: 3,
             replay_from: 7,
             sequence: 1 << 40,
+            secret: None,
             keyspaces: BTreeMap::from([
                 (1, described("records", Kind::Tree)),
                 (8, described("oplog", Kind::Log { trimmed: 77 })),
             ]),
         };
+        assert_eq!(Manifest::decode(&manifest.encode()).as_ref(), Some(&manifest), "of format 2");
+        manifest.secret = Some(77);
         let bytes = manifest.encode();
         assert_eq!(Manifest::decode(&bytes), Some(manifest));
         for bit in 0..bytes.len() * 8 {

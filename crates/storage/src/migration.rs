@@ -1,4 +1,4 @@
-//! From format 1 to format 2.
+//! From format 1 to the present one. Format 2 needs no more than another manifest: see `disk/opening.rs`.
 //!
 //! Format 1 kept its keyspaces in fjall, whose trees are those of `lsm-tree`, as ours are. So fjall
 //! writes out what is in its journal, and the trees are taken over as they are. This file is all that
@@ -26,7 +26,7 @@ const ENGINE_DIRECTORY: &str = "engine";
 /// Where fjall keeps the trees, below that.
 const KEYSPACES_DIRECTORY: &str = "keyspaces";
 
-/// Makes a directory of format 1 one of format 2. Returns the record that was cut off, if one was.
+/// Makes a directory of format 1 one of this program's. Returns the record that was cut off, if one was.
 pub(crate) fn migrate(
     directory: &DataDirectory,
     files: &dyn Files,
@@ -51,7 +51,7 @@ pub(crate) fn migrate(
     Ok(torn)
 }
 
-/// Does what is left after the format file says 2. A crash before its end leaves it to the next start.
+/// Does what is left after the format file was written. A crash before its end leaves it to the next start.
 pub(crate) fn finish(root: &Path) -> Result<(), OpenError> {
     let engine = root.join(ENGINE_DIRECTORY);
     let finish = || {

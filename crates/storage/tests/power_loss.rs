@@ -18,7 +18,8 @@ use quorate_storage::{
     OpenError, ReadError, SimulatedFiles, Snapshot, Store, SyncError,
 };
 
-const SMALL: DiskOptions = DiskOptions { cache_bytes: 1 << 20, memtable_bytes: 2_000 };
+const SMALL: DiskOptions =
+    DiskOptions { cache_bytes: 1 << 20, memtable_bytes: 2_000, segment_bytes: 16 << 20 };
 
 fn open(files: &SimulatedFiles, directory: &Path) -> Result<DiskStore, OpenError> {
     DiskStore::open_on(Arc::new(files.clone()), directory, SMALL)

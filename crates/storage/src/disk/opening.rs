@@ -9,9 +9,10 @@ use std::sync::{Arc, Mutex};
 use super::background::{Background, Work};
 use super::{CommitState, DiskOptions, DiskStore, Keyspace, Keyspaces, Published, Shared};
 use crate::files::{Files, RealFiles, read_all};
-use crate::format::{DataDirectory, FIRST_FORMAT, OpenError};
+use crate::format::{DataDirectory, FIRST_FORMAT, FORMAT_VERSION, OpenError};
 use crate::group_commit::GroupCommit;
 use crate::journal::Writer;
+use crate::journal::folder::Folder;
 use crate::journal::log::LogState;
 use crate::journal::record::{Found, Operation, Record};
 use crate::journal::recovery::{Recovered, Recovery};
@@ -57,21 +58,28 @@ impl DiskStore {
             }
             _ => failed(source),
         };
-        let manifest = match Manifest::read(&*files, &root).map_err(unreadable)? {
-            Some(manifest) => manifest,
-            None => {
-                let manifest = Manifest { next_keyspace: 1, ..Manifest::default() };
-                manifest.write(&*files, &root).map_err(failed)?;
-                manifest
-            }
-        };
+        let found = Manifest::read(&*files, &root).map_err(unreadable)?;
+        let mut manifest =
+            found.unwrap_or_else(|| Manifest { next_keyspace: 1, ..Manifest::default() });
+        // An older program must not find what it would misread.
+        if (FIRST_FORMAT + 1..FORMAT_VERSION).contains(&directory.found_format()) {
+            directory.write_format()?;
+        }
+        let secret = manifest.secret.unwrap_or_else(|| files.secret());
         let context = TreeContext::new(root.join(TREES_DIRECTORY), options);
         let trees = open_trees(&context, &manifest, &root)?;
-        let recovered = recover(&files, &journal, &manifest, &trees)?;
+        let folder = Folder::new(Arc::clone(&files), &journal, secret, options.segment_bytes);
+        let folder = Arc::new(folder);
+        let recovered = recover(&folder, &manifest, &trees)?;
+        // Before the first record that has a salt.
+        if manifest.secret.is_none() {
+            manifest.secret = Some(secret);
+            manifest.write(&*files, &root).map_err(failed)?;
+        }
         context.sequences.fetch_max(recovered.next.after.max(manifest.sequence) + 1);
         let torn_tail = recovered.torn.clone().or(migrated_tail);
-        let shared = assemble(files, &journal, root.clone(), context, manifest, trees, recovered)
-            .map_err(failed)?;
+        let shared =
+            assemble(folder, root.clone(), context, manifest, trees, recovered).map_err(failed)?;
         let shared = Arc::new(shared);
         let background = Background::start(&shared).map_err(failed)?;
         // The next segment is prepared, and what a crash left behind is given back.
@@ -108,8 +116,7 @@ fn open_trees(context: &TreeContext, manifest: &Manifest, root: &Path) -> Result
 }
 
 fn recover(
-    files: &Arc<dyn Files>,
-    journal: &Path,
+    folder: &Arc<Folder>,
     manifest: &Manifest,
     trees: &Trees,
 ) -> Result<Recovered, OpenError> {
@@ -136,8 +143,8 @@ fn recover(
         }
     };
     Recovery {
-        files,
-        directory: journal,
+        folder,
+        is_of_format_2: manifest.secret.is_none(),
         first_segment: manifest.first_segment,
         replay_from: manifest.replay_from,
         logs: logs.collect(),
@@ -147,15 +154,15 @@ fn recover(
 }
 
 fn assemble(
-    files: Arc<dyn Files>,
-    journal: &Path,
+    folder: Arc<Folder>,
     root: std::path::PathBuf,
     context: TreeContext,
     manifest: Manifest,
     trees: Trees,
     recovered: Recovered,
 ) -> io::Result<Shared> {
-    let writer = Writer::begin(Arc::clone(&files), journal, recovered.next)?;
+    let files = Arc::clone(&folder.files);
+    let writer = Writer::begin(folder, recovered.next)?;
     let mut keyspaces = Keyspaces::new();
     for (&number, described) in &manifest.keyspaces {
         let keyspace = match trees.get(&number) {
@@ -205,7 +212,7 @@ pub(super) fn verify_segment(segment: &Segment, end: u32) -> Result<Option<Damag
     }
     let mut offset = SEGMENT_HEADER as usize;
     while offset < end as usize {
-        match bytes.get(offset..end as usize).map(Record::read) {
+        match bytes.get(offset..end as usize).map(|rest| Record::read(rest, segment.salt)) {
             Some(Found::Whole(record)) if record.operations().all(|found| found.is_some()) => {
                 offset += record.length;
             }

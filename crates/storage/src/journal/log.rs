@@ -244,7 +244,7 @@ impl LogView {
         let (mut offset, mut before) = (0, item.before);
         while offset < bytes.len() {
             let damaged = || damaged(segment, item.offset as usize + offset);
-            let Found::Whole(record) = Record::read(&bytes[offset..]) else {
+            let Found::Whole(record) = Record::read(&bytes[offset..], segment.salt) else {
                 return Err(damaged());
             };
             let at = self.at(segment, item.offset + offset as u32);

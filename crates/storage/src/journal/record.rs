@@ -2,6 +2,8 @@
 //!
 //! The layout is in `docs/storage-format.md`, "Segments".
 
+use xxhash_rust::xxh3::xxh3_64;
+
 use crate::store::{Batch, Bytes, Change};
 
 /// The bytes of a record before its body.
@@ -12,6 +14,9 @@ pub(crate) const ALIGNMENT: usize = 8;
 
 /// The longest body. Lengths have four bytes, and offsets in a segment too.
 pub(crate) const MAX_BODY: usize = 1 << 30;
+
+/// Zeros behind a record, in place of the length of the next one.
+const END_MARK: usize = ALIGNMENT;
 
 const PUT: u8 = 1;
 const PUT_PART: u8 = 2;
@@ -30,9 +35,26 @@ pub(crate) enum Operation<'r> {
     Cut { log: u32, from: u64 },
 }
 
+/// What the checksums of a segment's records cover besides the records. A client does not know it, so no document can hold
+/// bytes that count as a record of a segment to come. Records of format 2 have none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Salt(Option<u32>);
+
+impl Salt {
+    pub(crate) const NONE: Self = Self(None);
+
+    /// That of a segment. The secret is the store's.
+    pub(crate) fn of(secret: u64, segment: u64) -> Self {
+        let mut fields = [0; 16];
+        fields[..8].copy_from_slice(&secret.to_le_bytes());
+        fields[8..].copy_from_slice(&segment.to_le_bytes());
+        Self(Some(xxh3_64(&fields) as u32))
+    }
+}
+
 /// A record that is ready but for what the order of commits decides.
 pub(crate) struct Encoded {
-    /// The header, still empty, and the body, padded.
+    /// The header, still empty, the body, padded, and the mark of the end.
     bytes: Vec<u8>,
     body_length: usize,
     body_checksum: u32,
@@ -42,7 +64,7 @@ impl Encoded {
     /// The record of a batch. `None` if it would be too long.
     pub(crate) fn new(batch: &Batch) -> Option<Self> {
         let mut bytes = Vec::with_capacity(
-            RECORD_HEADER + ALIGNMENT + batch.byte_size() + batch.len() * MOST_AROUND,
+            RECORD_HEADER + ALIGNMENT + END_MARK + batch.byte_size() + batch.len() * MOST_AROUND,
         );
         bytes.resize(RECORD_HEADER, 0);
         let mut last_entry: Option<&Bytes> = None;
@@ -92,35 +114,37 @@ impl Encoded {
         }
         let body_length = body_length.max(1);
         let body_checksum = crc32c::crc32c(&bytes[RECORD_HEADER..]);
-        bytes.resize(bytes.len().next_multiple_of(ALIGNMENT), 0);
+        bytes.resize(bytes.len().next_multiple_of(ALIGNMENT) + END_MARK, 0);
         Some(Self { bytes, body_length, body_checksum })
     }
 
     /// How many bytes it takes in a segment.
     pub(crate) fn length(&self) -> usize {
-        self.bytes.len()
+        self.bytes.len() - END_MARK
     }
 
-    /// The whole record.
-    pub(crate) fn finish(&mut self, sequence: u64, synced: u32) -> &[u8] {
-        let checksum = checksum(self.body_checksum, sequence, synced);
+    /// The whole record, and the mark of the end behind it if there is room for that.
+    pub(crate) fn finish(&mut self, sequence: u64, synced: u32, salt: Salt, room: usize) -> &[u8] {
+        let checksum = checksum(self.body_checksum, sequence, synced, salt);
         self.bytes[..4].copy_from_slice(&(self.body_length as u32).to_le_bytes());
         self.bytes[4..8].copy_from_slice(&checksum.to_le_bytes());
         self.bytes[8..16].copy_from_slice(&sequence.to_le_bytes());
         self.bytes[16..20].copy_from_slice(&synced.to_le_bytes());
-        &self.bytes
+        &self.bytes[..self.bytes.len().min(room)]
     }
 }
 
 /// The most bytes an operation takes besides its key and value.
 const MOST_AROUND: usize = 1 + 5 + 8 + 5 + 5;
 
-/// The body's checksum comes first, so that only twelve bytes are left for the moment of the commit.
-fn checksum(body: u32, sequence: u64, synced: u32) -> u32 {
-    let mut fields = [0; 12];
+/// The body's checksum comes first, so that only sixteen bytes are left for the moment of the commit.
+fn checksum(body: u32, sequence: u64, synced: u32, salt: Salt) -> u32 {
+    let mut fields = [0; 16];
     fields[..8].copy_from_slice(&sequence.to_le_bytes());
-    fields[8..].copy_from_slice(&synced.to_le_bytes());
-    crc32c::crc32c_append(body, &fields)
+    fields[8..12].copy_from_slice(&synced.to_le_bytes());
+    fields[12..].copy_from_slice(&salt.0.unwrap_or(0).to_le_bytes());
+    let covered = if salt == Salt::NONE { 12 } else { 16 };
+    crc32c::crc32c_append(body, &fields[..covered])
 }
 
 /// Where a value lies within an entry whose memory it shares.
@@ -170,8 +194,8 @@ pub(crate) enum Found<'r> {
 }
 
 impl<'r> Record<'r> {
-    /// Reads the record at the beginning of these bytes.
-    pub(crate) fn read(bytes: &'r [u8]) -> Found<'r> {
+    /// Reads the record at the beginning of these bytes of a segment.
+    pub(crate) fn read(bytes: &'r [u8], salt: Salt) -> Found<'r> {
         let Some((header, rest)) = bytes.split_first_chunk::<RECORD_HEADER>() else {
             let zero = bytes.iter().all(|&byte| byte == 0);
             return if zero { Found::End } else { Found::Torn };
@@ -191,7 +215,7 @@ impl<'r> Record<'r> {
         let Some(body) = rest.get(..length) else { return Found::Torn };
         let sequence = u64::from(field(8)) | u64::from(field(12)) << 32;
         let synced = field(16);
-        if length > MAX_BODY || checksum(crc32c::crc32c(body), sequence, synced) != field(4) {
+        if length > MAX_BODY || checksum(crc32c::crc32c(body), sequence, synced, salt) != field(4) {
             return Found::Torn;
         }
         let length = (RECORD_HEADER + length).next_multiple_of(ALIGNMENT);
@@ -292,9 +316,10 @@ mod tests {
 
     const TREE: KeyspaceId = KeyspaceId(1);
     const LOG: KeyspaceId = KeyspaceId(300);
+    const SALT: Salt = Salt(Some(0xB00C));
 
     fn read(bytes: &[u8]) -> (Record<'_>, Vec<Operation<'_>>) {
-        let Found::Whole(record) = Record::read(bytes) else { panic!("a whole record") };
+        let Found::Whole(record) = Record::read(bytes, SALT) else { panic!("a whole record") };
         (record, record.operations().map(Option::unwrap).collect())
     }
 
@@ -309,7 +334,8 @@ mod tests {
         batch.remove(TREE, b"gone");
         batch.cut_log(LOG, 7);
         let mut encoded = Encoded::new(&batch).unwrap();
-        let bytes = encoded.finish(u64::MAX - 5, 4096).to_vec();
+        let room = encoded.length();
+        let bytes = encoded.finish(u64::MAX - 5, 4096, SALT, room).to_vec();
         let (record, operations) = read(&bytes);
         assert_eq!((record.sequence, record.synced), (u64::MAX - 5, 4096));
         assert_eq!(record.length, bytes.len());
@@ -343,19 +369,41 @@ mod tests {
         let mut batch = Batch::new();
         batch.append_to_log(LOG, 9, b"entry");
         let mut encoded = Encoded::new(&batch).unwrap();
-        let bytes = encoded.finish(77, 40).to_vec();
+        let bytes = encoded.finish(77, 40, SALT, usize::MAX).to_vec();
         let body = RECORD_HEADER + u32::from_le_bytes(bytes[..4].try_into().unwrap()) as usize;
         for bit in 0..body * 8 {
             let mut damaged = bytes.clone();
             damaged[bit / 8] ^= 1 << (bit % 8);
-            assert!(!matches!(Record::read(&damaged), Found::Whole(_)), "bit {bit}");
+            assert!(!matches!(Record::read(&damaged, SALT), Found::Whole(_)), "bit {bit}");
         }
+    }
+
+    #[test]
+    fn a_record_counts_in_its_segment_alone() {
+        let mut encoded = Encoded::new(&Batch::new()).unwrap();
+        let bytes = encoded.finish(1, 0, Salt::of(7, 1), usize::MAX).to_vec();
+        let is_whole = |salt| matches!(Record::read(&bytes, salt), Found::Whole(_));
+        assert!(is_whole(Salt::of(7, 1)));
+        assert!(!is_whole(Salt::of(7, 2)), "another segment of the store");
+        assert!(!is_whole(Salt::of(8, 1)), "another store");
+        assert!(!is_whole(Salt::NONE), "a segment of format 2");
+        let bytes = encoded.finish(1, 0, Salt::NONE, usize::MAX).to_vec();
+        assert!(matches!(Record::read(&bytes, Salt::NONE), Found::Whole(_)));
+    }
+
+    #[test]
+    fn the_end_follows_a_record_where_there_is_room_for_it() {
+        let mut encoded = Encoded::new(&Batch::new()).unwrap();
+        let length = encoded.length();
+        let bytes = encoded.finish(1, 0, SALT, length + ALIGNMENT).to_vec();
+        assert!(matches!(Record::read(&bytes[length..], SALT), Found::End));
+        assert_eq!(encoded.finish(1, 0, SALT, length).len(), length);
     }
 
     #[test]
     fn an_empty_batch_has_a_record_too() {
         let mut encoded = Encoded::new(&Batch::new()).unwrap();
-        let bytes = encoded.finish(1, 0).to_vec();
+        let bytes = encoded.finish(1, 0, SALT, usize::MAX).to_vec();
         assert_eq!(read(&bytes).1, []);
     }
 }

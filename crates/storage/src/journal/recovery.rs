@@ -7,10 +7,11 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::files::{Files, read_all};
+use crate::files::read_all;
 use crate::format::OpenError;
+use crate::journal::folder::Folder;
 use crate::journal::log::{Last, LogState};
-use crate::journal::record::{ALIGNMENT, Found, Operation, RECORD_HEADER, Record};
+use crate::journal::record::{ALIGNMENT, Found, Operation, RECORD_HEADER, Record, Salt};
 use crate::journal::segment::{
     Header, Item, Location, Mark, SEGMENT_HEADER, Segment, Summary, number_of, segment_path,
     summary_path,
@@ -42,8 +43,9 @@ pub(crate) struct Recovered {
 pub(crate) type Replay<'r> = dyn FnMut(u64, &Operation<'_>) + 'r;
 
 pub(crate) struct Recovery<'r> {
-    pub(crate) files: &'r Arc<dyn Files>,
-    pub(crate) directory: &'r Path,
+    pub(crate) folder: &'r Arc<Folder>,
+    /// Whether a program of format 2 wrote all that is there.
+    pub(crate) is_of_format_2: bool,
     /// Segments below this are left over and go.
     pub(crate) first_segment: u64,
     /// Operations on trees matter from this segment on.
@@ -55,7 +57,7 @@ pub(crate) struct Recovery<'r> {
 
 impl Recovery<'_> {
     pub(crate) fn run(mut self) -> Result<Recovered, OpenError> {
-        let headers = self.headers()?;
+        let (headers, unused) = self.headers()?;
         let mut segments: Vec<Arc<Segment>> = Vec::new();
         let (mut sequence, mut torn) = (headers.first().map_or(0, |first| first.after), None);
         for (place, header) in headers.iter().enumerate() {
@@ -63,8 +65,8 @@ impl Recovery<'_> {
             if header.after != sequence {
                 return Err(self.damaged(header.number, 0));
             }
-            let segment =
-                Segment::new(Arc::clone(self.files), self.directory, header.number, header.after);
+            // It is cut behind its records, so its file is of no use for another segment.
+            let segment = Segment::new(self.folder, header, 0);
             let summary = match next {
                 Some(next) => self.sealed(&segment, next)?,
                 None => {
@@ -78,23 +80,28 @@ impl Recovery<'_> {
             self.learn(&segment, &summary);
             segments.push(Arc::new(segment));
         }
+        for number in unused {
+            self.remove_unused(number, sequence)?;
+        }
         let next = Header {
             number: headers.last().map_or(1, |last| last.number + 1),
             after: sequence,
             previous_end: segments.last().map_or(0, |last| u64::from(last.end())),
+            is_salted: true,
         };
         Ok(Recovered { segments, logs: self.logs, next, torn })
     }
 
-    /// The headers of the segments that hold records. Files that were prepared and not used go.
-    fn headers(&self) -> Result<Vec<Header>, OpenError> {
+    /// The headers of the segments that hold records, and the files that were prepared and not used.
+    fn headers(&self) -> Result<(Vec<Header>, Vec<u64>), OpenError> {
         let mut numbers = Vec::new();
         let mut summaries = Vec::new();
-        let names = self.files.list(self.directory).map_err(|source| self.io(source))?;
+        let Folder { files, path: directory, .. } = &**self.folder;
+        let names = files.list(directory).map_err(|source| self.io(source))?;
         for (number, is_segment) in names.iter().filter_map(|name| number_of(name)) {
             if is_segment && number < self.first_segment {
-                let path = segment_path(self.directory, number);
-                self.files.remove(&path).map_err(|source| self.io(source))?;
+                let path = segment_path(directory, number);
+                files.remove(&path).map_err(|source| self.io(source))?;
             } else if is_segment {
                 numbers.push(number);
             } else {
@@ -102,30 +109,32 @@ impl Recovery<'_> {
             }
         }
         numbers.sort_unstable();
-        let mut headers: Vec<Header> = Vec::new();
+        let (mut headers, mut unused): (Vec<Header>, _) = (Vec::new(), Vec::new());
         for (place, &number) in numbers.iter().enumerate() {
             if place > 0 && numbers[place - 1] + 1 != number {
-                let segment = segment_path(self.directory, numbers[place - 1] + 1);
+                let segment = segment_path(directory, numbers[place - 1] + 1);
                 return Err(OpenError::MissingSegment { segment });
             }
             match self.header(number)? {
                 Some(header) if header.number == number && headers.len() == place => {
                     headers.push(header);
                 }
+                // What it was before it was to be written over.
+                Some(header) if header.number < number => unused.push(number),
                 Some(_) => return Err(self.damaged(number, 0)),
-                None => self.remove_unused(number)?,
+                None => unused.push(number),
             }
         }
         for number in summaries.into_iter().filter(|number| !numbers.contains(number)) {
-            let path = summary_path(self.directory, number);
-            self.files.remove(&path).map_err(|source| self.io(source))?;
+            let path = summary_path(directory, number);
+            files.remove(&path).map_err(|source| self.io(source))?;
         }
-        Ok(headers)
+        Ok((headers, unused))
     }
 
     fn header(&self, number: u64) -> Result<Option<Header>, OpenError> {
-        let path = segment_path(self.directory, number);
-        let file = self.files.open(&path).map_err(|source| self.io(source))?;
+        let path = segment_path(&self.folder.path, number);
+        let file = self.folder.files.open(&path).map_err(|source| self.io(source))?;
         let mut bytes = [0; SEGMENT_HEADER as usize];
         match file.read_at(&mut bytes, 0) {
             Ok(()) => Ok(Header::decode(&bytes)),
@@ -134,20 +143,23 @@ impl Recovery<'_> {
         }
     }
 
-    /// Removes a segment without a header, unless something in it was promised.
-    fn remove_unused(&self, number: u64) -> Result<(), OpenError> {
-        let path = segment_path(self.directory, number);
+    /// Removes a segment without a header of its own, unless something in it was promised. The journal before it ends with
+    /// this sequence.
+    fn remove_unused(&self, number: u64, sequence: u64) -> Result<(), OpenError> {
+        let path = segment_path(&self.folder.path, number);
         let bytes = self.read(&path)?;
-        if promised_beyond(&bytes, 0, None) {
+        let salt = if self.is_of_format_2 { Salt::NONE } else { self.folder.salt_of(number) };
+        if behind(&bytes, 0, sequence, salt) == Behind::Promised {
             return Err(self.damaged(number, 0));
         }
-        self.files.remove(&path).map_err(|source| OpenError::Io { path, source })
+        self.folder.files.remove(&path).map_err(|source| OpenError::Io { path, source })
     }
 
     /// A segment that is followed by another must be whole.
     fn sealed(&mut self, segment: &Segment, next: &Header) -> Result<Summary, OpenError> {
         if segment.number < self.replay_from
-            && let Some(summary) = Summary::read(&**self.files, self.directory, segment.number)
+            && let Some(summary) =
+                Summary::read(&*self.folder.files, &self.folder.path, segment.number)
             && u64::from(summary.end) == next.previous_end
             && summary.last_sequence == next.after
         {
@@ -159,7 +171,7 @@ impl Recovery<'_> {
             return Err(self.damaged(segment.number, summary.end));
         }
         // It only saves time, so that an error here is none.
-        let _ = summary.write(&**self.files, self.directory, segment.number);
+        let _ = summary.write(&*self.folder.files, &self.folder.path, segment.number);
         Ok(summary)
     }
 
@@ -168,10 +180,13 @@ impl Recovery<'_> {
         let bytes = self.read(&segment.path)?;
         let summary = self.scan(segment, &bytes)?;
         let end = summary.end as usize;
-        if promised_beyond(&bytes, end, Some(summary.last_sequence)) {
+        let behind = behind(&bytes, end, summary.last_sequence, segment.salt);
+        if behind == Behind::Promised {
             return Err(self.damaged(segment.number, summary.end));
         }
-        let is_torn = bytes[end..].iter().any(|&byte| byte != 0);
+        // Without a torn record the mark of the end stands here, whatever the file held before.
+        let is_marked = matches!(Record::read(&bytes[end..], segment.salt), Found::End);
+        let is_torn = !is_marked || behind == Behind::Unpromised;
         let torn = is_torn.then(|| TornTail { journal: segment.path.clone(), offset: end as u64 });
         let cut = || {
             let file = segment.open()?;
@@ -179,7 +194,7 @@ impl Recovery<'_> {
             file.sync()
         };
         cut().map_err(|source| OpenError::Io { path: segment.path.clone(), source })?;
-        let _ = summary.write(&**self.files, self.directory, segment.number);
+        let _ = summary.write(&*self.folder.files, &self.folder.path, segment.number);
         Ok((summary, torn))
     }
 
@@ -189,7 +204,8 @@ impl Recovery<'_> {
         summary.last_sequence = segment.after;
         let mut offset = SEGMENT_HEADER as usize;
         while let Some(rest) = bytes.get(offset..) {
-            let Found::Whole(record) = Record::read(rest) else { break };
+            let Found::Whole(record) = Record::read(rest, segment.salt) else { break };
+            // A file that is written over holds older records.
             if record.sequence <= summary.last_sequence {
                 break;
             }
@@ -235,36 +251,53 @@ impl Recovery<'_> {
     }
 
     fn read(&self, path: &Path) -> Result<Vec<u8>, OpenError> {
-        let read = || read_all(&*self.files.open(path)?);
+        let read = || read_all(&*self.folder.files.open(path)?);
         read().map_err(|source| OpenError::Io { path: path.to_owned(), source })
     }
 
     fn damaged(&self, number: u64, offset: u32) -> OpenError {
-        let (journal, offset) = (segment_path(self.directory, number), u64::from(offset));
+        let (journal, offset) = (segment_path(&self.folder.path, number), u64::from(offset));
         OpenError::DamagedJournal { journal, offset }
     }
 
     fn io(&self, source: io::Error) -> OpenError {
-        OpenError::Io { path: self.directory.to_owned(), source }
+        OpenError::Io { path: self.folder.path.clone(), source }
     }
 }
 
-/// Whether a whole record behind this place says that the journal was synced beyond it.
-fn promised_beyond(bytes: &[u8], end: usize, sequence: Option<u64>) -> bool {
+/// Whole records behind a place at which the journal seems to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Behind {
+    Nothing,
+    /// They arrived before what they follow, which was not synced.
+    Unpromised,
+    /// One says that the journal was synced beyond the place.
+    Promised,
+}
+
+/// Looks for records of this segment behind a place. The last record before it has this sequence.
+fn behind(bytes: &[u8], end: usize, sequence: u64, salt: Salt) -> Behind {
     let plausible = |record: &[u8]| {
         let (Some(length), Some(found)) = (record.first_chunk::<4>(), record.get(8..16)) else {
             return false;
         };
         let length = u32::from_le_bytes(*length) as usize;
         let found = u64::from_le_bytes(found.try_into().unwrap_or_default());
-        let rises = sequence
-            .is_none_or(|sequence| found > sequence && found - sequence < MAX_SEQUENCE_STEP);
+        let rises = found > sequence && found - sequence < MAX_SEQUENCE_STEP;
         length > 0 && RECORD_HEADER + length <= record.len() && rises
     };
     let first = (end + 1).next_multiple_of(ALIGNMENT).max(SEGMENT_HEADER as usize);
-    (first..bytes.len()).step_by(ALIGNMENT).any(|place| {
+    let mut behind = Behind::Nothing;
+    for place in (first..bytes.len()).step_by(ALIGNMENT) {
         let record = &bytes[place..];
-        plausible(record)
-            && matches!(Record::read(record), Found::Whole(found) if found.synced as usize > end)
-    })
+        if !plausible(record) {
+            continue;
+        }
+        match Record::read(record, salt) {
+            Found::Whole(found) if found.synced as usize > end => return Behind::Promised,
+            Found::Whole(_) => behind = Behind::Unpromised,
+            Found::End | Found::Torn => {}
+        }
+    }
+    behind
 }

@@ -10,7 +10,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::files::{FileHandle, Files, read_all};
-use crate::journal::record::{Operation, put_number};
+use crate::journal::folder::Folder;
+use crate::journal::record::{Operation, Salt, put_number};
 use crate::manifest::take;
 use crate::store::LogTotals;
 
@@ -20,7 +21,9 @@ pub(crate) const SEGMENT_HEADER: u32 = 40;
 /// One item of the index covers about this much of the journal.
 const GRANULE: u32 = 16 * 1024;
 
-const MAGIC: &[u8; 8] = b"QRTSEG\0\x02";
+const MAGIC: &[u8; 8] = b"QRTSEG\0\x03";
+/// Of format 2, whose records have no salt.
+const UNSALTED_MAGIC: &[u8; 8] = b"QRTSEG\0\x02";
 const SUMMARY_MAGIC: &[u8; 8] = b"QRTIDX\0\x02";
 const EXTENSION: &str = ".seg";
 const SUMMARY_EXTENSION: &str = ".idx";
@@ -54,11 +57,13 @@ pub(crate) struct Header {
     pub(crate) after: u64,
     /// Where the records of the segment before it end.
     pub(crate) previous_end: u64,
+    /// Whether the checksums of its records cover a salt: not in format 2.
+    pub(crate) is_salted: bool,
 }
 
 impl Header {
     pub(crate) fn encode(self) -> Vec<u8> {
-        let mut bytes = MAGIC.to_vec();
+        let mut bytes = if self.is_salted { MAGIC } else { UNSALTED_MAGIC }.to_vec();
         bytes.extend(self.number.to_le_bytes());
         bytes.extend(self.after.to_le_bytes());
         bytes.extend(self.previous_end.to_le_bytes());
@@ -70,7 +75,11 @@ impl Header {
     pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
         let (head, mut rest) = bytes.split_at_checked(32)?;
         let checksum = u32::from_le_bytes(take(&mut rest)?);
-        let mut fields = head.strip_prefix(MAGIC)?;
+        let (magic, mut fields) = head.split_first_chunk::<8>()?;
+        let is_salted = magic == MAGIC;
+        if !is_salted && magic != UNSALTED_MAGIC {
+            return None;
+        }
         if crc32c::crc32c(head) != checksum {
             return None;
         }
@@ -78,6 +87,7 @@ impl Header {
             number: u64::from_le_bytes(take(&mut fields)?),
             after: u64::from_le_bytes(take(&mut fields)?),
             previous_end: u64::from_le_bytes(take(&mut fields)?),
+            is_salted,
         })
     }
 }
@@ -118,8 +128,10 @@ pub(crate) struct Segment {
     /// The sequence of the last record before it.
     pub(crate) after: u64,
     pub(crate) path: PathBuf,
-    files: Arc<dyn Files>,
-    directory: PathBuf,
+    pub(crate) salt: Salt,
+    folder: Arc<Folder>,
+    /// The size of its file, if another segment may be written over it.
+    size: u32,
     /// Where its records end; it moves while the segment is the newest.
     end: AtomicU32,
     items: Mutex<BTreeMap<u32, Vec<Item>>>,
@@ -127,13 +139,15 @@ pub(crate) struct Segment {
 }
 
 impl Segment {
-    pub(crate) fn new(files: Arc<dyn Files>, directory: &Path, number: u64, after: u64) -> Self {
+    /// The file has this size, or 0 if no other segment may be written over it.
+    pub(crate) fn new(folder: &Arc<Folder>, header: &Header, size: u32) -> Self {
         Self {
-            number,
-            after,
-            path: segment_path(directory, number),
-            files,
-            directory: directory.to_owned(),
+            number: header.number,
+            after: header.after,
+            path: segment_path(&folder.path, header.number),
+            salt: folder.salt(header),
+            folder: Arc::clone(folder),
+            size,
             end: AtomicU32::new(SEGMENT_HEADER),
             items: Mutex::default(),
             obsolete: AtomicBool::new(false),
@@ -153,7 +167,7 @@ impl Segment {
     }
 
     pub(crate) fn open(&self) -> io::Result<Arc<dyn FileHandle>> {
-        self.files.open(&self.path)
+        self.folder.files.open(&self.path)
     }
 
     /// From now on only its present readers need it.
@@ -165,9 +179,7 @@ impl Segment {
 impl Drop for Segment {
     fn drop(&mut self) {
         if self.obsolete.load(Ordering::Acquire) {
-            // What cannot be removed now is removed by the next start.
-            let _ = self.files.remove(&self.path);
-            let _ = self.files.remove(&summary_path(&self.directory, self.number));
+            self.folder.give_back(self.number, self.size);
         }
     }
 }
@@ -309,14 +321,16 @@ mod tests {
 
     #[test]
     fn a_header_is_read_as_it_was_written_and_damage_is_noticed() {
-        let header = Header { number: 7, after: 99, previous_end: 1 << 20 };
-        let bytes = header.encode();
-        assert_eq!(bytes.len(), SEGMENT_HEADER as usize);
-        assert_eq!(Header::decode(&bytes), Some(header));
-        for bit in 0..36 * 8 {
-            let mut damaged = bytes.clone();
-            damaged[bit / 8] ^= 1 << (bit % 8);
-            assert_eq!(Header::decode(&damaged), None, "bit {bit}");
+        for is_salted in [true, false] {
+            let header = Header { number: 7, after: 99, previous_end: 1 << 20, is_salted };
+            let bytes = header.encode();
+            assert_eq!(bytes.len(), SEGMENT_HEADER as usize);
+            assert_eq!(Header::decode(&bytes), Some(header));
+            for bit in 0..36 * 8 {
+                let mut damaged = bytes.clone();
+                damaged[bit / 8] ^= 1 << (bit % 8);
+                assert_eq!(Header::decode(&damaged), None, "bit {bit}");
+            }
         }
         assert_eq!(Header::decode(&[0; 40]), None);
     }
