@@ -84,11 +84,7 @@ pub(super) fn aggregate(request: &Request<'_>, command: Command) -> Result<Outco
     }
     if explain {
         return super::explain::explain_aggregate(
-            request,
-            &target,
-            stages,
-            &fields,
-            "queryPlanner",
+            request, &target, stages, &fields, "queryPlanner",
         );
     }
     let variables = command_variables(request, &fields)?;
