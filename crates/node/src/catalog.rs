@@ -12,6 +12,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use bson::{Binary, Bson, DateTime, Document, RawDocument, doc};
 use quorate_query::expression::{Compiler, Variables};
@@ -93,12 +94,24 @@ pub(crate) struct Index {
     pub(crate) expire_after_seconds: Option<i64>,
     /// Whether some document has an array in it. Never taken back.
     pub(crate) multikey: bool,
+    /// How many operations of clients have read it since this member knows it. Copies count together.
+    uses: Arc<AtomicU64>,
 }
 
 impl Index {
     /// The key pattern.
     pub(crate) fn key(&self) -> Document {
         self.spec.get_document("key").cloned().unwrap_or_default()
+    }
+
+    /// Counts an operation of a client that reads it.
+    pub(crate) fn count_use(&self) {
+        self.uses.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How many operations have read it.
+    pub(crate) fn uses(&self) -> u64 {
+        self.uses.load(Ordering::Relaxed)
     }
 
     pub(crate) fn is_id(&self) -> bool {
@@ -143,6 +156,7 @@ impl Index {
             partial,
             expire_after_seconds: spec.get("expireAfterSeconds").and_then(whole_number),
             multikey: false,
+            uses: Arc::default(),
             spec,
         })
     }

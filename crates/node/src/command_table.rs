@@ -35,8 +35,10 @@ pub(crate) enum Access {
     LoggedIn,
     /// To read documents.
     Read,
-    /// To see which collections and indexes there are, and how large.
+    /// To see which collections and indexes there are.
     Look,
+    /// To see how large collections and databases are, and how much indexes are used.
+    Measure,
     /// To change documents.
     Write,
     /// To create and remove collections and indexes.
@@ -45,6 +47,10 @@ pub(crate) enum Access {
     DatabaseAdmin,
     /// To administer the users of the database.
     UserAdmin,
+    /// To read what the profiler tells of every user's commands.
+    ReadProfile,
+    /// To read the stored users, with their credentials.
+    ReadCredentials,
     /// To see the names of all databases.
     ListDatabases,
     /// To watch the server.
@@ -62,10 +68,10 @@ impl Access {
     pub(crate) fn role(self) -> &'static str {
         match self {
             Self::Public | Self::LoggedIn => "none",
-            Self::Read | Self::Look => "read",
+            Self::Read | Self::Look | Self::Measure => "read",
             Self::Write | Self::Shape => "readWrite",
-            Self::DatabaseAdmin => "dbAdmin",
-            Self::UserAdmin => "userAdmin",
+            Self::DatabaseAdmin | Self::ReadProfile => "dbAdmin",
+            Self::UserAdmin | Self::ReadCredentials => "userAdmin",
             Self::ListDatabases | Self::ClusterMonitor => "clusterMonitor",
             Self::ClusterAdmin => "clusterAdmin",
             Self::Everything => "root",

@@ -41,8 +41,8 @@ use crate::command_table::{Access, Answerer, CommandFacts, InTransaction, Run, c
 use crate::touched;
 
 use Access::{
-    ClusterAdmin, ClusterMonitor, DatabaseAdmin, Everything, LoggedIn, Look, Public, Read, Shape,
-    UserAdmin, Write,
+    ClusterAdmin, ClusterMonitor, DatabaseAdmin, Everything, LoggedIn, Look, Measure, Public, Read,
+    Shape, UserAdmin, Write,
 };
 use Answerer::{Process, ReplicaSet};
 use InTransaction::{AfterTheFirst, Allowed};
@@ -372,13 +372,13 @@ pub(crate) static TABLE: &[CommandFacts] = &[
         .stable(),
     command("collStats", statistics::collection_statistics, "how much a collection holds")
         .alias(&["collstats"])
-        .reads(Look)
+        .reads(Measure)
         .on(touched::named)
         .fields(&["scale", "verbose", "waitForLock", "numericOnly"])
         .scans(),
     command("dbStats", statistics::database_statistics, "how much a database holds")
         .alias(&["dbstats"])
-        .reads(Look)
+        .reads(Measure)
         .fields(&["scale", "freeStorage"])
         .scans(),
     command("validate", statistics::validate, "checks that documents and indexes agree")

@@ -9,7 +9,7 @@ use crate::body::CommandBody;
 use crate::command_table::{CommandFacts, Effect, KnownFields};
 use crate::context::Command;
 use crate::error::{CommandError, ErrorCode};
-use crate::fields::{Fields, check_known, unknown_field};
+use crate::fields::{Fields, check_known, unknown_field, whole_number};
 use crate::node::Node;
 use crate::touched::writing_stage;
 
@@ -115,14 +115,13 @@ pub(crate) fn check(
 ) -> Result<(), CommandError> {
     let fields = Fields::new(&command.body, facts.name);
     check_api(&fields, facts)?;
-    if fields.integer("maxTimeMS")?.is_some_and(|limit| limit < 0) {
-        return Err(CommandError::bad_value("maxTimeMS must not be negative"));
-    }
+    check_time_limit(&fields)?;
     if let Some(preference) = fields.document("$readPreference")? {
         check_read_preference(preference)?;
     }
     if facts.effect == Effect::Reads {
         check_read_concern(node, command)?;
+        refuse_write_concern(facts, command)?;
     }
     // A transaction reads a snapshot whatever its statements do.
     if facts.reads_snapshots || fields.has("autocommit") {
@@ -140,6 +139,34 @@ pub(crate) fn check(
         ));
     }
     Ok(())
+}
+
+/// The longest time limit, in milliseconds.
+const MAX_TIME_LIMIT: i64 = i32::MAX as i64;
+
+/// Refuses a time limit that is no whole number of milliseconds from 0 up.
+fn check_time_limit(fields: &Fields<'_>) -> Result<(), CommandError> {
+    let Some(limit) = fields.raw("maxTimeMS") else { return Ok(()) };
+    match whole_number(limit) {
+        Some(0..=MAX_TIME_LIMIT) => Ok(()),
+        Some(limit) => Err(CommandError::bad_value(format!(
+            "{limit} value for maxTimeMS is out of range [0, {MAX_TIME_LIMIT}]"
+        ))),
+        None => Err(CommandError::bad_value("maxTimeMS must be a whole number of milliseconds")),
+    }
+}
+
+/// Refuses a write concern for what writes nothing: the client is not to think that it has waited for a majority.
+fn refuse_write_concern(facts: &CommandFacts, command: &Command) -> Result<(), CommandError> {
+    // What is explained may be a write.
+    let may_have_one = facts.name == "explain" || writing_stage(&command.body).is_some();
+    if may_have_one || !command.body.contains_key("writeConcern") {
+        return Ok(());
+    }
+    Err(CommandError::new(
+        ErrorCode::INVALID_OPTIONS,
+        format!("Command {} does not support writeConcern; leave it out", facts.name),
+    ))
 }
 
 /// The modes of a read preference.
@@ -289,7 +316,14 @@ pub(crate) fn wanted_snapshot(command: &Command) -> Result<Option<WantedSnapshot
 /// Without a set there is one copy of the data, and every level but two reads it.
 fn check_read_concern(node: &Node, command: &Command) -> Result<(), CommandError> {
     let Some(concern) = command.read_concern()? else { return Ok(()) };
-    match Fields::new(concern, "readConcern").string("level")? {
+    let fields = Fields::new(concern, "readConcern");
+    if fields.has("afterClusterTime") && fields.has("atClusterTime") {
+        return Err(CommandError::new(
+            ErrorCode::INVALID_OPTIONS,
+            "afterClusterTime and atClusterTime cannot both be given",
+        ));
+    }
+    match fields.string("level")? {
         None | Some("local" | "available" | "majority") => Ok(()),
         Some(level @ ("linearizable" | "snapshot")) if writing_stage(&command.body).is_some() => {
             let stage = writing_stage(&command.body).unwrap_or_default();

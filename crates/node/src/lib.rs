@@ -14,6 +14,7 @@
 mod body;
 mod catalog;
 mod change_stream;
+mod client_metadata;
 mod command_table;
 mod commands;
 mod context;
@@ -62,6 +63,7 @@ mod writer;
 
 pub use body::{CommandBody, NoSuchValue};
 pub use change_stream::{Awaited, StreamWait, Wake};
+pub use client_metadata::check_client_metadata;
 pub use command_table::{Answerer, CommandFacts, InTransaction};
 pub use commands::StreamedHello;
 pub use context::{

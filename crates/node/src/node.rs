@@ -298,7 +298,7 @@ impl Node {
 
     /// The newest time that a member of a set knows of, which its clients are told as well. None without a set, or
     /// before anything has happened in it.
-    pub(crate) fn newest_time(&self) -> Option<Timestamp> {
+    pub fn newest_time(&self) -> Option<Timestamp> {
         let own = self.replication()?.newest();
         (own != Timestamp::default()).then(|| own.max(self.cluster_time()))
     }

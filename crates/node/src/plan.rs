@@ -104,13 +104,13 @@ pub(crate) fn choose(question: &Question<'_>) -> Result<Plan, CommandError> {
         return within(question);
     }
     match question.hint {
-        Some(Bson::Document(hint)) if hint.contains_key("$natural") => Ok(natural(hint)),
+        Some(Bson::Document(hint)) if hint.contains_key("$natural") => natural(hint),
         Some(hint) => {
             let index = hinted_index(question.collection, hint)?;
             candidate(question, index, true).map_or_else(|| Ok(collection_scan()), Candidate::plan)
         }
         None => match question.sort {
-            Some(sort) if sort.contains_key("$natural") => Ok(natural(sort)),
+            Some(sort) if sort.contains_key("$natural") => natural(sort),
             _ => best(question),
         },
     }
@@ -401,11 +401,24 @@ pub(crate) fn same_key(left: &Document, right: &Document) -> bool {
         })
 }
 
-fn natural(order: &Document) -> Plan {
-    let backward = order.get("$natural").and_then(whole_number).is_some_and(|n| n < 0);
-    let direction = if backward { Direction::Backward } else { Direction::Forward };
+/// The order of insertion, or against it.
+fn natural(order: &Document) -> Result<Plan, CommandError> {
+    let direction = match order.get("$natural").and_then(whole_number) {
+        Some(1) => Direction::Forward,
+        Some(-1) => Direction::Backward,
+        _ => {
+            return Err(CommandError::bad_value(
+                "$natural sort cannot be set to a value other than -1 or 1.",
+            ));
+        }
+    };
+    if order.len() > 1 {
+        return Err(CommandError::bad_value(
+            "$natural cannot be combined with other fields; sort by it alone",
+        ));
+    }
     // A sort by `$natural` is fulfilled; with a hint there may be another sort to do.
-    Plan { access: Access::Collection(direction), sorted: false }
+    Ok(Plan { access: Access::Collection(direction), sorted: false })
 }
 
 fn collection_scan() -> Plan {

@@ -8,7 +8,7 @@ use quorate_query::matcher::Matcher;
 use crate::catalog::Collection;
 use crate::error::CommandError;
 use crate::finder::{Finder, Found, InterruptSlot, Matching};
-use crate::plan::{self, Plan, Question};
+use crate::plan::{self, Access, Plan, Question};
 use crate::records::View;
 use crate::sort::{self, Bar, Room, SortOrder};
 
@@ -80,6 +80,9 @@ impl Selection {
 
     /// Finds what is selected, but for documents that cannot pass the bar.
     pub(crate) fn finder(self, plan: Plan, bar: Option<Arc<Bar>>) -> Result<Finder, CommandError> {
+        if let Access::Index(access) = &plan.access {
+            access.index.count_use();
+        }
         let matching = Matching { matcher: self.matcher, bar };
         Finder::new(self.view, self.collection, matching, plan, self.interrupt)
     }

@@ -34,10 +34,11 @@ impl Touch<'_> {
         if matches!(self.access, Access::Public | Access::LoggedIn | Access::Internal) {
             return self.access;
         }
+        let reads = matches!(self.access, Access::Read | Access::Look | Access::Measure);
         match self.collection {
-            // Only user administrators may see credentials.
+            Some(name) if is_users(self.database, name) && reads => Access::ReadCredentials,
             Some(name) if is_users(self.database, name) => Access::UserAdmin,
-            // Tells what other users asked for.
+            Some(PROFILE_COLLECTION) if reads => Access::ReadProfile,
             Some(PROFILE_COLLECTION) => Access::DatabaseAdmin,
             _ => self.access,
         }
@@ -109,10 +110,12 @@ pub(crate) fn pipeline(
     let stages = body.get_array("pipeline").ok();
     let is_of_database = source.and_then(whole_number) == Some(1);
     let opening = stages.and_then(|stages| stages.first()?.as_document()?.keys().next());
-    // These show what belongs to the client, unless a further right is given; the stage asks for it.
-    let shows_own =
-        opening.is_some_and(|stage| matches!(&stage[..], "$currentOp" | "$listLocalSessions"));
-    let access = if is_of_database && shows_own { Access::LoggedIn } else { facts.access };
+    let access = match opening.map(String::as_str) {
+        // These show what belongs to the client, unless a further right is given; the stage asks for it.
+        Some("$currentOp" | "$listLocalSessions") if is_of_database => Access::LoggedIn,
+        Some("$collStats" | "$indexStats") => Access::Measure,
+        _ => facts.access,
+    };
     visit(Touch { access, ..touch(facts, database, source.and_then(Bson::as_str)) })?;
     if stages.is_some_and(|stages| watches_every_database(stages)) {
         visit(Touch { collection: None, ..touch(facts, EVERY_DATABASE, None) })?;
@@ -355,7 +358,7 @@ mod tests {
     #[test]
     fn an_explain_touches_what_its_command_does() {
         let find = doc! { "explain": { "find": "system.profile" } };
-        assert_eq!(touches(find), [seen("db", "system.profile", Access::DatabaseAdmin, false)]);
+        assert_eq!(touches(find), [seen("db", "system.profile", Access::ReadProfile, false)]);
         let delete = doc! { "explain": { "delete": "c", "deletes": [] } };
         assert_eq!(touches(delete), [seen("db", "c", Access::Write, false)]);
     }
@@ -365,7 +368,7 @@ mod tests {
         let create = doc! { "create": "v", "viewOn": "system.profile" };
         let expected = [
             seen("db", "v", Access::Shape, true),
-            seen("db", "system.profile", Access::DatabaseAdmin, false),
+            seen("db", "system.profile", Access::ReadProfile, false),
         ];
         assert_eq!(touches(create), expected);
     }

@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bson::{Bson, Document, doc};
 use quorate_authentication::scram::{ServerConversation, StoredCredentials};
 use quorate_authentication::{INTERNAL_DATABASE, INTERNAL_USER};
+use quorate_query::expression::UserRoles;
 use quorate_query::matcher::Matcher;
 use sha2::{Digest, Sha256};
 
@@ -142,6 +143,8 @@ pub struct Login(Arc<Mutex<LoginState>>);
 pub(crate) struct LoginState {
     pub(crate) user: Option<LoggedIn>,
     pub(crate) conversation: Option<Pending>,
+    /// The roles of the user by which the command in progress was let in; none if it needs no role.
+    pub(crate) roles: Option<Arc<UserRoles>>,
 }
 
 /// A user who has logged in.
@@ -221,7 +224,7 @@ pub(crate) fn check_access(
     }
     // Looked up for each command: a role that was taken away is gone at once.
     let mut roles = None;
-    (facts.touching)(facts, &command.body, command.database(), &mut |touch| {
+    let access = (facts.touching)(facts, &command.body, command.database(), &mut |touch| {
         let needed = touch.needed();
         if needed == Access::LoggedIn {
             return Ok(());
@@ -235,7 +238,11 @@ pub(crate) fn check_access(
             return Ok(());
         }
         Err(refused(facts.name, needed, &touch))
-    })
+    });
+    let pair = |role: Role| (role.name, role.database);
+    let of_command = |roles: Vec<Role>| UserRoles::new(roles.into_iter().map(pair).collect());
+    client.login.state().roles = roles.map(|roles| Arc::new(of_command(roles)));
+    access
 }
 
 /// Whether a user asks what it is itself, which needs no right. Credentials are for administrators.

@@ -215,9 +215,7 @@ fn an_explain_takes_the_rights_of_its_command() {
 #[test]
 fn local_and_config_are_outside_the_roles_for_any_database() {
     let member = Member::guarded();
-    for role in
-        ["readAnyDatabase", "readWriteAnyDatabase", "dbAdminAnyDatabase", "backup", "restore"]
-    {
+    for role in ["readAnyDatabase", "readWriteAnyDatabase", "dbAdminAnyDatabase", "restore"] {
         let user = member.log_in(role, &[(role, "admin")]);
         for database in ["local", "config"] {
             for command in [
@@ -232,6 +230,11 @@ fn local_and_config_are_outside_the_roles_for_any_database() {
             }
         }
     }
+    // A dump with the oplog reads it, and changes nothing.
+    let backup = member.log_in("backup", &[("backup", "admin")]);
+    member.expect(&backup, doc! {"find": "oplog.rs", "$db": "local"});
+    let write = doc! {"insert": "x", "documents": [{}], "$db": "local"};
+    assert_eq!(code(&member, &backup, write), Some(UNAUTHORIZED));
     let reader = member.log_in("local-reader", &[("read", "local")]);
     member.expect(&reader, doc! {"find": "oplog.rs", "$db": "local"});
     let monitor = member.log_in("monitor", &[("clusterMonitor", "admin")]);
@@ -403,4 +406,54 @@ fn commands_for_tests_are_off_unless_the_server_is_started_with_them() {
     let member = Member::for_tests();
     member.ok(fail);
     assert!(member.ok(parameter).get_bool("enableTestCommands").unwrap());
+}
+
+/// Specification: the manual's page on the variables of expressions. A view shows each user what the user may see.
+#[test]
+fn expressions_see_the_roles_of_the_user() {
+    let member = Member::guarded();
+    let owner = member.log_in("owner", &[("root", "admin")]);
+    let reader = member.log_in("reader", &[("read", "db")]);
+    let show = doc! {"$project": {"mine": "$$USER_ROLES"}};
+    let view = doc! {"create": "v", "viewOn": "c", "pipeline": [show]};
+    member.expect(&owner, doc! {"insert": "c", "documents": [{"_id": 1}]});
+    member.expect(&owner, view);
+    let first = |context, command| {
+        let reply = member.expect(context, command);
+        let batch = reply.get_document("cursor").unwrap().get_array("firstBatch").unwrap();
+        batch[0].as_document().unwrap().clone()
+    };
+    let role = |role: &str, db: &str| doc! {"_id": format!("{db}.{role}"), "role": role, "db": db};
+    let seen = first(&reader, doc! {"find": "v"});
+    assert_eq!(seen, doc! {"_id": 1, "mine": [role("read", "db")]});
+    let seen = first(&owner, doc! {"find": "v"});
+    assert_eq!(seen, doc! {"_id": 1, "mine": [role("root", "admin")]});
+    let names = doc! {"$project": {"_id": 0, "names": "$$USER_ROLES.role"}};
+    let named = first(&reader, doc! {"aggregate": "c", "pipeline": [names], "cursor": {}});
+    assert_eq!(named, doc! {"names": ["read"]});
+}
+
+/// Specification: the manual's page on built-in roles, "clusterMonitor". Tools that watch a deployment have it alone.
+#[test]
+fn a_monitor_measures_collections_and_reads_no_document() {
+    let member = Member::guarded();
+    let owner = member.log_in("owner", &[("root", "admin")]);
+    let monitor = member.log_in("monitor", &[("clusterMonitor", "admin")]);
+    member.expect(&owner, doc! {"insert": "c", "documents": [{"_id": 1}]});
+    let pipeline =
+        |stages: Vec<Document>| doc! {"aggregate": "c", "pipeline": stages, "cursor": {}};
+    let join = doc! {"$lookup": {"from": "c", "pipeline": [], "as": "all"}};
+    let stats = doc! {"$collStats": {"count": {}}};
+    member.expect(&monitor, pipeline(vec![stats.clone()]));
+    member.expect(&monitor, pipeline(vec![doc! {"$indexStats": {}}]));
+    member.expect(&monitor, doc! {"collStats": "c"});
+    let refused = [
+        pipeline(vec![stats, join]),
+        pipeline(vec![doc! {"$match": {}}]),
+        doc! {"find": "c"},
+        doc! {"listCollections": 1},
+    ];
+    for command in refused {
+        assert_eq!(code(&member, &monitor, command.clone()), Some(UNAUTHORIZED), "{command}");
+    }
 }

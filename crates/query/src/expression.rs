@@ -34,7 +34,7 @@ use bson::{Bson, Document};
 
 pub use self::compile::{Compiled, Compiler};
 pub use self::parse::ParseContext;
-pub use self::variables::Variables;
+pub use self::variables::{UserRoles, Variables};
 use crate::error::QueryError;
 pub use crate::meter::Interrupt;
 

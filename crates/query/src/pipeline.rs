@@ -193,6 +193,11 @@ impl Pipeline {
         !self.stages.first().is_some_and(|stage| stage.is_source())
     }
 
+    /// Whether the pipeline starts from the documents that its first stage lists.
+    pub fn starts_from_documents(&self) -> bool {
+        matches!(self.stages.first().map(|stage| &**stage), Some(Stage::Documents(_)))
+    }
+
     /// Where the result goes, if the pipeline ends in `$out` or `$merge`.
     pub fn output(&self) -> Option<&Output> {
         match self.stages.last().map(|stage| &**stage) {

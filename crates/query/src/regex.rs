@@ -25,8 +25,10 @@ use crate::value::ValueRef;
 
 /// The longest pattern, in bytes.
 const MAX_PATTERN_LENGTH: usize = 32_764;
-/// Hints to PCRE about the encoding, which is always UTF-8 here.
-const ENCODING_VERBS: [&str; 4] = ["(*UTF8)", "(*UTF)", "(*UCP)", "(*UTF-8)"];
+/// Makes classes of characters those of Unicode.
+const UNICODE_CLASSES: &str = "(*UCP)";
+/// Hints to PCRE about the encoding, which is always UTF-8 here, and about classes.
+const ENCODING_VERBS: [&str; 4] = ["(*UTF8)", "(*UTF)", UNICODE_CLASSES, "(*UTF-8)"];
 
 /// Where each group of a match is, in bytes; the first is the whole match.
 pub(crate) type Groups = Vec<Option<(usize, usize)>>;
@@ -110,11 +112,14 @@ impl RegexMatcher {
                 }
             }
         }
-        let mut body = pattern;
-        while let Some(rest) = ENCODING_VERBS.iter().find_map(|verb| body.strip_prefix(verb)) {
+        let (mut body, mut unicode) = (pattern, false);
+        while let Some((verb, rest)) =
+            ENCODING_VERBS.iter().find_map(|verb| Some((*verb, body.strip_prefix(verb)?)))
+        {
             body = rest;
+            unicode |= verb == UNICODE_CLASSES;
         }
-        let body = translate(body, flags.contains('x'));
+        let body = translate(body, flags.contains('x'), unicode);
         let source = if flags.is_empty() { body } else { format!("(?{flags}){body}") };
         let mut sorted: Vec<char> = options.chars().collect();
         sorted.sort_unstable();

@@ -9,7 +9,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use bson::{Bson, Document, RawDocument, RawDocumentBuf};
-use quorate_node::{Client, Command, CommandError, CommandFacts, ErrorCode, MAX_SHORT_BYTES};
+use quorate_node::{
+    Client, Command, CommandError, CommandFacts, ErrorCode, MAX_SHORT_BYTES, check_client_metadata,
+};
 use quorate_protocol::OpTime;
 use quorate_wire::{
     Compressor, CompressorId, DecodeError, Decoder, EncodeError, MAX_MESSAGE_SIZE, Message,
@@ -285,6 +287,7 @@ impl Connection {
         }
         if let Ok(metadata) = command.body.get_document("client")
             && self.client.metadata.is_empty()
+            && check_client_metadata(metadata).is_ok()
         {
             let client = Client { metadata: metadata.clone(), ..(*self.client).clone() };
             self.client = Arc::new(client);

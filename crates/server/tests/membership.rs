@@ -300,9 +300,12 @@ async fn clients_of_a_horizon_see_its_addresses_and_the_set_keeps_time() {
     let after = doc! { "find": "c", "readConcern": { "afterClusterTime": time } };
     ask(after).await;
     let future = bson::Timestamp { time: time.time + 10_000, increment: 1 };
-    let read = doc! {
+    let mut read = doc! {
         "find": "c", "readConcern": { "afterClusterTime": future }, "maxTimeMS": 50,
     };
+    // No member has told this time. Once the client says that one has, the read waits for it.
+    assert_eq!(run(&running, "", "", read.clone()).await, Err(72));
+    read.insert("$clusterTime", doc! { "clusterTime": future });
     assert_eq!(run(&running, "", "", read).await, Err(50));
     client.close().await;
     running.stop().await.unwrap();

@@ -10,6 +10,7 @@ use quorate_client::Client;
 use quorate_connection_string::ConnectionString;
 use quorate_protocol::ServerAddress;
 use quorate_server_discovery::{ServerType, TopologyDescription};
+use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use super::timeline;
@@ -83,14 +84,27 @@ pub(super) fn others(
             listed(secondaries.iter().filter(|one| *one != to))
         )));
     }
-    Ok(secondaries.into_iter().filter(|secondary| secondary != to).collect())
+    let servers = topology.servers().iter().map(|server| (server.address(), server.server_type()));
+    Ok(rivals(to, servers))
+}
+
+/// The members that could stand instead of the named one. One that the client does not know to be a secondary may have
+/// become one by the time of the election.
+fn rivals<'a>(
+    to: &ServerAddress,
+    servers: impl Iterator<Item = (&'a ServerAddress, ServerType)>,
+) -> Vec<ServerAddress> {
+    let may_stand =
+        |server_type| !matches!(server_type, ServerType::RsPrimary | ServerType::RsArbiter);
+    servers
+        .filter(|(address, server_type)| *address != to && may_stand(*server_type))
+        .map(|(address, _)| address.clone())
+        .collect()
 }
 
 /// Keeps these members from standing for a while.
 pub(super) async fn forbid(uri: &ConnectionString, members: &[ServerAddress]) {
-    for member in members {
-        ask(uri, member, rawdoc! { "replSetFreeze": FROZEN_SECONDS }).await;
-    }
+    ask_all(uri, members, &rawdoc! { "replSetFreeze": FROZEN_SECONDS }).await;
 }
 
 /// Lets these members stand again.
@@ -98,9 +112,21 @@ pub(super) async fn allow<'a>(
     uri: &ConnectionString,
     members: impl IntoIterator<Item = &'a ServerAddress>,
 ) {
+    ask_all(uri, members, &rawdoc! { "replSetFreeze": 0 }).await;
+}
+
+/// Sends a command to each of these members. One that is silent keeps the others waiting no longer than itself.
+async fn ask_all<'a>(
+    uri: &ConnectionString,
+    members: impl IntoIterator<Item = &'a ServerAddress>,
+    command: &RawDocumentBuf,
+) {
+    let mut asked = JoinSet::new();
     for member in members {
-        ask(uri, member, rawdoc! { "replSetFreeze": 0 }).await;
+        let (uri, member, command) = (uri.clone(), member.clone(), command.clone());
+        asked.spawn(async move { ask(&uri, &member, command).await });
     }
+    while asked.join_next().await.is_some() {}
 }
 
 /// Asks a member to stand now instead of waiting for its timeout.
@@ -115,4 +141,25 @@ async fn ask(uri: &ConnectionString, member: &ServerAddress, command: RawDocumen
     let Ok(client) = Client::with_uri(&uri) else { return };
     let _ = timeout(ANSWER_WITHIN, client.run_command("admin", &command)).await;
     client.close().await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A member that has just come back wins the election if it is not told to stay out of it.
+    #[test]
+    fn every_other_member_that_may_stand_is_kept_from_it() {
+        let address = |port: u16| -> ServerAddress { format!("m:{port}").parse().unwrap() };
+        let servers = [
+            (address(1), ServerType::RsPrimary),
+            (address(2), ServerType::RsSecondary),
+            (address(3), ServerType::RsSecondary),
+            (address(4), ServerType::Unknown),
+            (address(5), ServerType::RsOther),
+            (address(6), ServerType::RsArbiter),
+        ];
+        let servers = servers.iter().map(|(address, server_type)| (address, *server_type));
+        assert_eq!(rivals(&address(2), servers), [address(3), address(4), address(5)]);
+    }
 }

@@ -186,6 +186,15 @@ mod tests {
         assert_eq!(forecast.gap_line(), "writes do not go on");
     }
 
+    /// Every future would go on for six election timeouts, in which nothing can change.
+    #[test]
+    fn a_minority_is_not_played_to_the_end() {
+        for fate in [Fate::Crash, Fate::Silence] {
+            let future = play(&situation(3), &hosts(&[0, 1]), fate, 1);
+            assert_eq!((future.elections, future.dry_runs_lost), (0, 0), "{future:?}");
+        }
+    }
+
     #[test]
     fn losing_a_secondary_of_three_changes_nothing() {
         let forecast = forecast(&situation(3), &hosts(&[2]), Fate::Crash, 5);

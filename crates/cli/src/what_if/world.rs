@@ -165,6 +165,10 @@ pub(super) fn play(situation: &Situation, down: &[ServerAddress], fate: Fate, se
         Fate::StepDown => world.step_down(before),
         Fate::Crash | Fate::Silence => world.take_away(down),
     }
+    if !world.majority_is_up(&situation.config) {
+        // Nobody can be elected, and a primary that is left steps down: there is nothing to wait for.
+        return world.future(None, None);
+    }
     let keeps =
         fate != Fate::StepDown && before.is_some_and(|leader| world.nodes[leader].member.is_some());
     let horizon = began + timeout * 6 + Duration::from_secs(5);

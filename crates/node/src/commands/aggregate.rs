@@ -38,6 +38,9 @@ use crate::users::users_namespace;
 /// How many views may stand upon each other.
 const MAX_VIEW_DEPTH: usize = 20;
 
+/// What stands for the collection if a pipeline runs on the database.
+const WHOLE_DATABASE: &str = "$cmd.aggregate";
+
 /// What a pipeline runs on.
 pub(crate) struct Target {
     pub(crate) namespace: Namespace,
@@ -50,7 +53,7 @@ impl Target {
     pub(super) fn of(request: &Request<'_>, named: Option<&Bson>) -> Result<Self, CommandError> {
         let whole_database = named.and_then(whole_number) == Some(1);
         let namespace = match named {
-            _ if whole_database => Namespace::new(&request.database, "$cmd.aggregate")?,
+            _ if whole_database => Namespace::new(&request.database, WHOLE_DATABASE)?,
             named => request.collection_named(named)?,
         };
         Ok(Self { namespace, whole_database })
@@ -80,7 +83,9 @@ pub(super) fn aggregate(request: &Request<'_>, command: Command) -> Result<Outco
         }
     }
     if explain {
-        return super::explain::explain_aggregate(request, &target, stages, &fields);
+        return super::explain::explain_aggregate(
+            request, &target, stages, &fields, "queryPlanner",
+        );
     }
     let variables = command_variables(request, &fields)?;
     if change_stream::is_change_stream(stages) {
@@ -96,6 +101,12 @@ pub(super) fn aggregate(request: &Request<'_>, command: Command) -> Result<Outco
         return Err(CommandError::new(
             ErrorCode::INVALID_NAMESPACE,
             "{aggregate: 1} is not valid for a pipeline that starts from a collection",
+        ));
+    }
+    if !whole_database && run.pipeline.starts_from_documents() {
+        return Err(CommandError::new(
+            ErrorCode::INVALID_NAMESPACE,
+            "$documents is only valid as the first stage with {aggregate: 1}, not on a collection",
         ));
     }
     match run.pipeline.output() {
@@ -230,11 +241,18 @@ impl SystemFacts {
                         "name": &index.name,
                         "key": index.key(),
                         "host": host,
-                        "accesses": { "ops": 0_i64, "since": since },
+                        "accesses": { "ops": index.uses() as i64, "since": since },
                         "spec": index.spec.clone(),
                     }
                 };
                 found.indexes.iter().map(describe).collect()
+            }
+            ("$listLocalSessions", _) if namespace.collection != WHOLE_DATABASE => {
+                return Err(CommandError::new(
+                    ErrorCode::INVALID_NAMESPACE,
+                    "$listLocalSessions must be run against the database with {aggregate: 1}, not a \
+                     collection",
+                ));
             }
             ("$listSessions" | "$listLocalSessions", _) => visible_sessions(request, stage)?,
             ("$currentOp", _) if request.database != "admin" => {

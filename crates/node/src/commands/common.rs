@@ -103,12 +103,15 @@ pub(super) fn check_collation(fields: &Fields<'_>) -> Result<(), CommandError> {
     }
 }
 
-/// The variables that every expression of a command sees, those of the views that it reads too: the time, and the time
-/// of the set.
+/// The variables that every expression of a command sees, those of the views that it reads too: the time, the time
+/// of the set, and the roles of the user.
 pub(super) fn system_variables(request: &Request<'_>) -> Variables {
     let now = DateTime::from_millis(request.context.now.wall.as_millis());
     let seed = request.node.next_seed();
-    let variables = Variables::metered(seed, request.meter().clone()).with_now(now);
+    let mut variables = Variables::metered(seed, request.meter().clone()).with_now(now);
+    if let Some(roles) = request.context.client.login.state().roles.clone() {
+        variables = variables.with_user_roles(roles);
+    }
     match request.node.newest_time() {
         Some(time) => variables.with_cluster_time(to_bson_timestamp(time)),
         None => variables,

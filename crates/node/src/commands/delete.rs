@@ -26,6 +26,7 @@ pub(super) fn delete(request: &Request<'_>, mut command: Command) -> Result<Outc
     let statements = statements(&mut command, "deletes", "delete")?;
     for statement in &statements {
         check_known(statement.keys(), "delete.deletes", &STATEMENT_FIELDS)?;
+        check_limit(statement)?;
     }
     let fields = Fields::new(&command.body, "delete");
     let ordered = fields.boolean("ordered")?.unwrap_or(true);
@@ -57,6 +58,21 @@ pub(super) fn delete(request: &Request<'_>, mut command: Command) -> Result<Outc
     Ok(concern.reply(counted_reply(deleted as i32, &results, &retried)?, commit))
 }
 
+/// Refuses the whole command for a statement that does not say whether it deletes one document or all.
+fn check_limit(statement: &CommandBody) -> Result<(), CommandError> {
+    match Fields::new(statement, "delete.deletes").integer("limit")? {
+        Some(0 | 1) => Ok(()),
+        Some(other) => Err(CommandError::new(
+            ErrorCode::FAILED_TO_PARSE,
+            format!("The limit field in delete objects must be 0 or 1. Got {other}"),
+        )),
+        None => Err(CommandError::new(
+            ErrorCode::MISSING_FIELD,
+            "BSON field 'delete.deletes.limit' is missing but a required field",
+        )),
+    }
+}
+
 fn delete_statement(
     request: &Request<'_>,
     writer: &mut Writer<'_>,
@@ -79,13 +95,7 @@ fn delete_statement(
             ));
         }
         Some(0) => Wanted::All,
-        Some(1) => Wanted::One,
-        _ => {
-            return Err(CommandError::new(
-                ErrorCode::FAILED_TO_PARSE,
-                "The limit field in delete objects must be 0 or 1",
-            ));
-        }
+        _ => Wanted::One,
     };
     let compiler = command_compiler(request, command)?;
     let matcher = Arc::new(Matcher::parse_with(query, &compiler)?);

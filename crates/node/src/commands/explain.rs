@@ -57,7 +57,7 @@ pub(super) fn explain(request: &Request<'_>, command: Command) -> Result<Outcome
     if name == "aggregate" {
         let target = Target::of(request, Some(&argument))?;
         let stages = inner_fields.array("pipeline")?.unwrap_or_default();
-        return explain_aggregate(request, &target, stages, &inner_fields);
+        return explain_aggregate(request, &target, stages, &inner_fields, verbosity);
     }
     let Some((_, query_field)) = EXPLAINABLE.iter().find(|(known, _)| *known == facts.name) else {
         return Err(CommandError::new(
@@ -68,7 +68,8 @@ pub(super) fn explain(request: &Request<'_>, command: Command) -> Result<Outcome
     let namespace = Namespace::new(&request.database, argument.as_str().unwrap_or(""))?;
     if name == "find" && is_view(request, &namespace) {
         let target = Target { namespace, whole_database: false };
-        return explain_aggregate(request, &target, &as_pipeline(&inner_fields)?, &inner_fields);
+        let stages = as_pipeline(&inner_fields)?;
+        return explain_aggregate(request, &target, &stages, &inner_fields, verbosity);
     }
     let statement = match name.as_str() {
         "update" => inner_fields.documents("updates")?.and_then(|mut all| all.pop()),
@@ -85,14 +86,8 @@ pub(super) fn explain(request: &Request<'_>, command: Command) -> Result<Outcome
     let compiler = command_compiler(request, &inner_fields)?;
     let filter = statement_fields.document(query_field)?.cloned().unwrap_or_default();
     let matcher = Arc::new(Matcher::parse_with(&filter, &compiler)?);
-    let mut answer = describe(
-        request,
-        &namespace,
-        &filter,
-        matcher,
-        &statement_fields,
-        verbosity != "queryPlanner",
-    )?;
+    let query = Query { doing: facts.name, filter: &filter, matcher, fields: &statement_fields };
+    let mut answer = describe(request, &namespace, query, verbosity)?;
     answer.insert("command", inner.clone());
     answer.insert("serverInfo", server(request));
     answer.insert("ok", 1.0);
@@ -120,6 +115,7 @@ pub(super) fn explain_aggregate(
     target: &Target,
     stages: &[Bson],
     fields: &Fields<'_>,
+    verbosity: &str,
 ) -> Result<Outcome, CommandError> {
     let variables = command_variables(request, fields)?;
     if change_stream::is_change_stream(stages) {
@@ -138,8 +134,9 @@ pub(super) fn explain_aggregate(
     if let Some(sort) = down.sort {
         query.insert("sort", sort);
     }
-    let plan =
-        describe(request, namespace, &filter, matcher, &Fields::new(&query, "aggregate"), false)?;
+    let fields = Fields::new(&query, "aggregate");
+    let query = Query { doing: "aggregate", filter: &filter, matcher, fields: &fields };
+    let plan = describe(request, namespace, query, verbosity)?;
     let mut listed = vec![Bson::from(doc! { "$cursor": plan })];
     listed.extend(stages.iter().map(|stage| explained(request, stage)));
     reply(&doc! { "stages": listed, "serverInfo": server(request), "ok": 1.0 })
@@ -171,68 +168,157 @@ fn is_view(request: &Request<'_>, namespace: &Namespace) -> bool {
     request.catalog().get(namespace).is_some_and(|found| found.view.is_some())
 }
 
+/// The query that a command makes.
+struct Query<'a> {
+    /// The name of the command.
+    doing: &'a str,
+    filter: &'a Document,
+    matcher: Arc<Matcher>,
+    /// The fields of the command, or of its statement.
+    fields: &'a Fields<'a>,
+}
+
+impl Query<'_> {
+    /// How many documents the command wants at most.
+    fn limit(&self) -> Result<Option<u64>, CommandError> {
+        match self.doing {
+            "findAndModify" => Ok(Some(1)),
+            "update" => Ok((!self.fields.flag("multi")?).then_some(1)),
+            _ => Ok(self.fields.count("limit")?.filter(|&limit| limit > 0)),
+        }
+    }
+
+    /// The stage that does something with what the others found.
+    fn done_with(&self, found: Document) -> Result<Document, CommandError> {
+        let stage = match self.doing {
+            "update" => "UPDATE",
+            "findAndModify" if !self.fields.flag("remove")? => "UPDATE",
+            "delete" | "findAndModify" => "DELETE",
+            "count" => "COUNT",
+            _ => {
+                return Ok(match self.fields.document("projection")? {
+                    Some(projection) if !projection.is_empty() => projected(projection, found),
+                    _ => found,
+                });
+            }
+        };
+        Ok(doc! { "stage": stage, "inputStage": found })
+    }
+}
+
 fn describe(
     request: &Request<'_>,
     namespace: &Namespace,
-    filter: &Document,
-    matcher: Arc<Matcher>,
-    fields: &Fields<'_>,
-    execute: bool,
+    query: Query<'_>,
+    verbosity: &str,
 ) -> Result<Document, CommandError> {
     let (collection, view) = request.node.read(namespace);
     let mut planner = doc! {
         "namespace": namespace.to_string(),
         "indexFilterSet": false,
-        "parsedQuery": filter.clone(),
+        "parsedQuery": query.filter.clone(),
         "rejectedPlans": [],
     };
     let Some(collection) = collection else {
-        planner.insert("winningPlan", doc! { "stage": "EOF" });
-        return Ok(doc! { "queryPlanner": planner });
+        let winning = query.done_with(doc! { "stage": "EOF" })?;
+        planner.insert("winningPlan", winning.clone());
+        let mut answer = doc! { "explainVersion": "1", "queryPlanner": planner };
+        tell_execution(&mut answer, &winning, &Figures::default(), verbosity);
+        return Ok(answer);
     };
+    let fields = query.fields;
     let interrupt = request.interrupt.clone();
     let selection = Selection {
         sort: fields.document("sort")?.cloned(),
         hint: fields.raw("hint").cloned(),
+        min: fields.document("min")?.cloned(),
+        max: fields.document("max")?.cloned(),
         skip: fields.count("skip")?.unwrap_or(0),
-        limit: fields.count("limit")?.filter(|&limit| limit > 0),
-        ..Selection::new(collection, view, matcher, interrupt)
+        limit: query.limit()?,
+        ..Selection::new(collection, view, Arc::clone(&query.matcher), interrupt)
     };
     let plan = selection.plan()?;
     let sorts = selection.sort_order()?.is_some() && !plan.sorted;
-    let found = stages(&plan, filter, &selection, sorts);
-    planner.insert(
-        "winningPlan",
-        match fields.document("projection")? {
-            Some(projection) if !projection.is_empty() => projected(projection, found),
-            _ => found,
-        },
-    );
+    let winning = query.done_with(stages(&plan, query.filter, &selection, sorts))?;
+    planner.insert("winningPlan", winning.clone());
     let mut answer = doc! { "explainVersion": "1", "queryPlanner": planner };
-    if execute {
-        let (skip, limit) = (selection.skip, selection.limit);
-        let mut finder = selection.finder(plan, None)?;
-        let mut returned: u64 = 0;
-        let most = match limit {
-            Some(limit) if !sorts => limit.saturating_add(skip),
-            _ => u64::MAX,
-        };
-        while returned < most && finder.next().transpose()?.is_some() {
-            returned += 1;
-        }
-        let shown = returned.saturating_sub(skip);
-        let shown = limit.map_or(shown, |limit| shown.min(limit));
-        answer.insert(
-            "executionStats",
-            doc! {
-                "executionSuccess": true,
-                "nReturned": shown as i64,
-                "totalKeysExamined": finder.examined.keys as i64,
-                "totalDocsExamined": finder.examined.documents as i64,
-            },
-        );
+    if verbosity != VERBOSITIES[0] {
+        let figures = execute(selection, plan, sorts)?;
+        tell_execution(&mut answer, &winning, &figures, verbosity);
     }
     Ok(answer)
+}
+
+/// What came of running a query.
+#[derive(Clone, Copy, Debug, Default)]
+struct Figures {
+    /// Documents that match.
+    matched: u64,
+    /// Those that are left after `skip` and `limit`.
+    returned: u64,
+    keys: u64,
+    documents: u64,
+}
+
+/// Runs the query, and throws away what it finds.
+fn execute(selection: Selection, plan: Plan, sorts: bool) -> Result<Figures, CommandError> {
+    let (skip, limit) = (selection.skip, selection.limit);
+    let mut finder = selection.finder(plan, None)?;
+    let mut matched: u64 = 0;
+    let most = match limit {
+        Some(limit) if !sorts => limit.saturating_add(skip),
+        _ => u64::MAX,
+    };
+    while matched < most && finder.next().transpose()?.is_some() {
+        matched += 1;
+    }
+    let returned = matched.saturating_sub(skip);
+    let returned = limit.map_or(returned, |limit| returned.min(limit));
+    let (keys, documents) = (finder.examined.keys, finder.examined.documents);
+    Ok(Figures { matched, returned, keys, documents })
+}
+
+/// Adds what came of running the query, as far as it was asked for.
+fn tell_execution(answer: &mut Document, winning: &Document, figures: &Figures, verbosity: &str) {
+    if verbosity == VERBOSITIES[0] {
+        return;
+    }
+    let stages = executed(winning, figures);
+    let mut stats = doc! {
+        "executionSuccess": true,
+        "nReturned": stages.get("nReturned").cloned().unwrap_or(Bson::Int64(0)),
+        "totalKeysExamined": figures.keys as i64,
+        "totalDocsExamined": figures.documents as i64,
+        "executionStages": stages,
+    };
+    if verbosity == VERBOSITIES[2] {
+        // Only one plan is ever run.
+        stats.insert("allPlansExecution", Bson::Array(Vec::new()));
+    }
+    answer.insert("executionStats", stats);
+}
+
+/// A stage of the plan, and those that it takes its documents from, with what came of each.
+fn executed(stage: &Document, figures: &Figures) -> Document {
+    let mut told = stage.clone();
+    let input = told.remove("inputStage");
+    let (matched, returned) = (figures.matched as i64, figures.returned as i64);
+    let (keys, documents) = (figures.keys as i64, figures.documents as i64);
+    told.extend(match stage.get_str("stage").unwrap_or_default() {
+        "UPDATE" => doc! { "nReturned": 0_i64, "nMatched": returned },
+        "DELETE" => doc! { "nReturned": 0_i64, "nWouldDelete": returned },
+        "COUNT" => doc! { "nReturned": 0_i64, "nCounted": returned },
+        "COLLSCAN" | "FETCH" => doc! { "nReturned": matched, "docsExamined": documents },
+        "IDHACK" => {
+            doc! { "nReturned": matched, "keysExamined": keys, "docsExamined": documents }
+        }
+        "IXSCAN" => doc! { "nReturned": documents, "keysExamined": keys },
+        _ => doc! { "nReturned": returned },
+    });
+    if let Some(Bson::Document(input)) = input {
+        told.insert("inputStage", executed(&input, figures));
+    }
+    told
 }
 
 fn stages(plan: &Plan, filter: &Document, selection: &Selection, sorts: bool) -> Document {

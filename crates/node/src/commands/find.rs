@@ -117,9 +117,10 @@ fn look_up(
     id: &RawDocument,
 ) -> Result<Option<Outcome>, CommandError> {
     let (Some(collection), view) = request.read(namespace)? else { return Ok(None) };
-    if !collection.indexes.iter().any(|index| index.is_id()) {
+    let Some(index) = collection.indexes.iter().find(|index| index.is_id()) else {
         return Ok(None);
-    }
+    };
+    index.count_use();
     let found = view.by_id(&collection, id)?;
     request.interrupt.note_look_up(found.is_some());
     let batch = CursorBatch::of_one(found.as_ref().map(|(_, document)| &**document));

@@ -197,6 +197,9 @@ fn check_combination(
             "Cannot specify both new=true and remove=true; 'remove' always returns the deleted \
              document"
         }
+        (true, false) if fields.has("arrayFilters") => {
+            "Cannot specify arrayFilters and remove=true"
+        }
         _ => return Ok(()),
     };
     Err(CommandError::new(ErrorCode::FAILED_TO_PARSE, message))

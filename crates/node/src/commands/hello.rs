@@ -14,6 +14,7 @@ use quorate_wire::{
 
 use super::authentication::append_to_hello;
 use super::common::reply;
+use crate::client_metadata::check_client_metadata;
 use crate::command_table::CommandFacts;
 use crate::context::{Client, Command, Context, Now, Outcome, WaitFor};
 use crate::dispatch::Request;
@@ -36,6 +37,9 @@ const MAX_AWAIT: Duration = Duration::from_secs(24 * 60 * 60);
 
 pub(super) fn hello(request: &Request<'_>, command: Command) -> Result<Outcome, CommandError> {
     let fields = Fields::new(&command.body, "hello");
+    if let Some(metadata) = fields.document("client")? {
+        check_client_metadata(metadata)?;
+    }
     if let Some(wait) = wait_wanted(&fields)?
         && request.context.may_wait
     {

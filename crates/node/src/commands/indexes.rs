@@ -173,8 +173,15 @@ fn complete_spec(spec: &Document) -> Result<Document, CommandError> {
         check_field(name, direction)?;
     }
     check_id_index(spec, key)?;
+    if fields.flag("unique")? && key.values().any(|kind| kind.as_str() == Some("hashed")) {
+        return Err(CommandError::new(
+            ErrorCode(16764),
+            "Currently hashed indexes cannot guarantee uniqueness. Use a regular index.",
+        ));
+    }
     if let Some(filter) = fields.document("partialFilterExpression")? {
         Matcher::parse(filter)?;
+        check_partial_filter(filter)?;
         if fields.flag("sparse")? {
             return Err(cannot("cannot mix \"partialFilterExpression\" and \"sparse\"".into()));
         }
@@ -212,6 +219,43 @@ fn complete_spec(spec: &Document) -> Result<Document, CommandError> {
         }
     }
     Ok(complete)
+}
+
+/// Refuses what a partial index cannot be filtered by. Specification: the manual's page on partial indexes.
+fn check_partial_filter(filter: &Document) -> Result<(), CommandError> {
+    let refused = |what: &str| {
+        CommandError::new(
+            ErrorCode::CANNOT_CREATE_INDEX,
+            format!(
+                "Expression not supported in partial index: {what}; use equality, $exists: true, $gt, $gte, \
+                 $lt, $lte, $type, $in, $and and $or"
+            ),
+        )
+    };
+    for (name, condition) in filter {
+        match (name.as_str(), condition) {
+            ("$and" | "$or", Bson::Array(parts)) => {
+                for part in parts.iter().filter_map(Bson::as_document) {
+                    check_partial_filter(part)?;
+                }
+            }
+            ("$comment", _) => {}
+            (name, _) if name.starts_with('$') => return Err(refused(name)),
+            (_, Bson::RegularExpression(_)) => return Err(refused("$regex")),
+            (_, Bson::Document(operators)) => {
+                for (operator, value) in operators {
+                    match operator.as_str() {
+                        "$eq" | "$gt" | "$gte" | "$lt" | "$lte" | "$type" | "$in" => {}
+                        "$exists" if is_truthy(value) => {}
+                        operator if operator.starts_with('$') => return Err(refused(operator)),
+                        _ => break,
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+    Ok(())
 }
 
 /// Options of an index that are true or false.

@@ -134,8 +134,15 @@ pub(super) fn tell_retried(reply: &mut Document, retried: &[usize], looked_at: u
 
 /// Refuses writes to what the server keeps for itself.
 pub(super) fn check_writable(namespace: &Namespace) -> Result<(), CommandError> {
-    let allowed = ["system.js", "system.views"];
-    if namespace.is_system() && !allowed.contains(&namespace.collection.as_str()) {
+    // `$cmd` stands for what belongs to no collection, in cursors.
+    if namespace.collection.contains('$') {
+        return Err(CommandError::new(
+            ErrorCode::INVALID_NAMESPACE,
+            format!("Invalid collection name: {}", namespace.collection),
+        ));
+    }
+    // Views are made by `create`: a document of `system.views` would be none.
+    if namespace.is_system() && namespace.collection != "system.js" {
         return Err(CommandError::new(
             ErrorCode::INVALID_NAMESPACE,
             format!("cannot write to '{namespace}'"),

@@ -4,11 +4,14 @@ use std::sync::Arc;
 
 use bson::{Bson, DateTime, Document, RawDocumentBuf, Timestamp, doc};
 use quorate_query::diff::ToldAs;
+use quorate_query::expression::Compiler;
 use quorate_query::matcher::Matcher;
 use quorate_query::update::Change;
 use quorate_query::{Part, Update, UpdateContext};
 
-use super::common::{WriteConcern, check_collation, command_compiler, count_capped};
+use super::common::{
+    WriteConcern, check_collation, command_compiler, command_variables, count_capped,
+};
 use super::insert::{
     KEEP_EMPTY_TIMESTAMPS, check_writable, retried_statements, statements, tell_retried,
     write_errors,
@@ -27,11 +30,14 @@ use crate::select::Selection;
 use crate::writer::{Telling, Writer};
 
 /// The fields of a statement.
-pub(super) const STATEMENT_FIELDS: [&str; 7] =
-    ["q", "u", "multi", "upsert", "collation", "arrayFilters", "hint"];
+pub(super) const STATEMENT_FIELDS: [&str; 8] =
+    ["q", "u", "c", "multi", "upsert", "collation", "arrayFilters", "hint"];
 
 /// The statements of a command that are read before the write lock is taken. Those after them are read one by one.
 const READ_AHEAD: usize = 8;
+
+/// What constants beside an update that is no pipeline fail with.
+const CONSTANTS_WITHOUT_PIPELINE: ErrorCode = ErrorCode(51198);
 
 /// What a pipeline with an unknown stage fails with.
 const UNRECOGNIZED_STAGE: ErrorCode = ErrorCode(40324);
@@ -350,9 +356,10 @@ fn read_statement(
     let change = fields.raw("u").ok_or_else(|| missing("u"))?;
     let compiler = command_compiler(request, command)?;
     let filters = fields.documents("arrayFilters")?.unwrap_or_default();
+    let constants = pipeline_constants(request, command, &fields, change)?;
     let parsed = ParsedUpdate::new(
         Arc::new(Matcher::parse_with(query, &compiler)?),
-        Update::parse_with(change, &filters, &compiler)?,
+        Update::parse_with(change, &filters, constants.as_ref().unwrap_or(&compiler))?,
         update_context(request, command)?,
         command.flag("bypassDocumentValidation")?,
     );
@@ -371,4 +378,26 @@ fn read_statement(
     }
     let (upserts, hint) = (fields.flag("upsert")?, fields.raw("hint").cloned());
     Ok(Statement { parsed, multi, upserts, hint })
+}
+
+/// What compiles the pipeline of a statement that brings constants (`c`): it sees them as variables beside those of the
+/// command.
+fn pipeline_constants(
+    request: &Request<'_>,
+    command: &Fields<'_>,
+    statement: &Fields<'_>,
+    change: &Bson,
+) -> Result<Option<Compiler>, CommandError> {
+    let Some(constants) = statement.document("c")? else { return Ok(None) };
+    if !matches!(change, Bson::Array(_)) {
+        return Err(CommandError::new(
+            CONSTANTS_WITHOUT_PIPELINE,
+            "Constant values may only be specified for pipeline updates",
+        ));
+    }
+    let mut variables = command_variables(request, command)?;
+    for (name, value) in constants {
+        variables.set(name, value.clone());
+    }
+    Ok(Some(Compiler::new(variables)))
 }

@@ -18,15 +18,18 @@ const BEGIN: &str = "<!-- The next two tables are made from the code: QUORATE_UP
 const END: &str = "<!-- End of the made tables. -->\n";
 
 /// The rights, by the names that the page gives them.
-const RIGHTS: [(Access, &str); 13] = [
+const RIGHTS: [(Access, &str); 16] = [
     (Access::Public, "none"),
     (Access::LoggedIn, "login"),
     (Access::Read, "read"),
     (Access::Look, "look"),
+    (Access::Measure, "measure"),
     (Access::Write, "write"),
     (Access::Shape, "shape"),
     (Access::DatabaseAdmin, "dbAdmin"),
     (Access::UserAdmin, "userAdmin"),
+    (Access::ReadProfile, "profile"),
+    (Access::ReadCredentials, "credentials"),
     (Access::ListDatabases, "list"),
     (Access::ClusterMonitor, "monitor"),
     (Access::ClusterAdmin, "admin"),

@@ -56,20 +56,27 @@ impl Role {
             "read" => own && reads(access),
             "readWrite" => own && writes(access),
             "dbAdmin" => own && shapes(access),
-            "userAdmin" => own && access == Access::UserAdmin,
-            "dbOwner" => own && (writes(access) || shapes(access) || access == Access::UserAdmin),
-            "readAnyDatabase" | "backup" => any && (reads(access) || lists(access)),
+            "userAdmin" => own && manages_users(access),
+            "dbOwner" => own && (writes(access) || shapes(access) || manages_users(access)),
+            "readAnyDatabase" => any && (reads(access) || lists(access)),
+            // What a dump of everything reads, the oplog and the users too.
+            "backup" => {
+                let whole = matches!(access, Access::ReadProfile | Access::ReadCredentials);
+                on_admin && (reads(access) || whole || lists(access))
+            }
             "readWriteAnyDatabase" | "restore" => any && (writes(access) || lists(access)),
             "dbAdminAnyDatabase" => any && (shapes(access) || lists(access)),
-            "userAdminAnyDatabase" => any && (access == Access::UserAdmin || lists(access)),
+            "userAdminAnyDatabase" => any && (manages_users(access) || lists(access)),
             "clusterMonitor" => {
                 on_admin
                     && (matches!(access, Access::ClusterMonitor | Access::ListDatabases)
+                        || measures(access)
                         || reads(access) && shows_the_set(database, collection))
             }
             "clusterAdmin" | "clusterManager" | "hostManager" => {
                 on_admin
                     && (is_about_the_server(access)
+                        || self.name == "clusterAdmin" && measures(access)
                         || reads(access) && shows_the_set(database, collection))
             }
             _ => false,
@@ -78,7 +85,7 @@ impl Role {
 }
 
 fn reads(access: Access) -> bool {
-    matches!(access, Access::Read | Access::Look)
+    matches!(access, Access::Read | Access::Look | Access::Measure)
 }
 
 fn writes(access: Access) -> bool {
@@ -86,7 +93,16 @@ fn writes(access: Access) -> bool {
 }
 
 fn shapes(access: Access) -> bool {
-    matches!(access, Access::Look | Access::Shape | Access::DatabaseAdmin)
+    matches!(access, Access::Look | Access::Shape | Access::DatabaseAdmin) || measures(access)
+}
+
+fn manages_users(access: Access) -> bool {
+    matches!(access, Access::UserAdmin | Access::ReadCredentials)
+}
+
+/// What tools that watch a deployment look at in every database, without a document of a user.
+fn measures(access: Access) -> bool {
+    matches!(access, Access::Measure | Access::ReadProfile)
 }
 
 fn lists(access: Access) -> bool {
@@ -133,5 +149,28 @@ mod tests {
         assert!(!role("clusterMonitor", "admin").allows(Access::ClusterAdmin, "admin", None));
         assert!(role("root", "admin").exists() && !role("root", "b").exists());
         assert!(!role("emperor", "admin").exists());
+    }
+
+    #[test]
+    fn a_monitor_measures_every_database_and_reads_none() {
+        let monitor = role("clusterMonitor", "admin");
+        assert!(monitor.allows(Access::Measure, "b", Some("c")));
+        assert!(monitor.allows(Access::ReadProfile, "b", Some("system.profile")));
+        assert!(
+            !monitor.allows(Access::Look, "b", None) && !monitor.allows(Access::Read, "b", None)
+        );
+        assert!(!role("clusterMonitor", "b").allows(Access::Measure, "b", None));
+    }
+
+    #[test]
+    fn a_backup_reads_all_that_a_dump_holds_and_changes_nothing() {
+        let backup = role("backup", "admin");
+        assert!(backup.allows(Access::Read, "local", Some("oplog.rs")));
+        assert!(backup.allows(Access::ReadCredentials, "admin", Some("system.users")));
+        assert!(
+            !backup.allows(Access::Write, "b", None)
+                && !backup.allows(Access::UserAdmin, "admin", None)
+        );
+        assert!(!role("readAnyDatabase", "admin").allows(Access::Read, "local", Some("oplog.rs")));
     }
 }

@@ -476,3 +476,145 @@ fn one_command_makes_all_of_its_indexes_or_none() {
     assert_eq!(names(), ["_id_", "x", "a", "y"]);
     member.validate("c");
 }
+
+/// What is never used can be dropped, and `$indexStats` is how one finds out.
+#[test]
+fn an_index_counts_the_operations_that_read_it() {
+    let member = Member::new();
+    member.insert("c", vec![doc! {"_id": 1, "a": 1}, doc! {"_id": 2, "a": 2}]);
+    member.insert("d", vec![doc! {"_id": 1}]);
+    for name in ["a", "b"] {
+        let index = doc! {"key": {name: 1}, "name": name};
+        member.ok(doc! {"createIndexes": "c", "indexes": [index]});
+    }
+    let uses = |name: &str| {
+        let stats = doc! {"aggregate": "c", "pipeline": [{"$indexStats": {}}], "cursor": {}};
+        let stats = member.drain(member.ok(stats), "c");
+        let of = stats.iter().find(|index| index.get_str("name").unwrap() == name).unwrap();
+        of.get_document("accesses").unwrap().get_i64("ops").unwrap()
+    };
+    assert_eq!((uses("a"), uses("b"), uses("_id_")), (0, 0, 0));
+    member.ok(doc! {"find": "c", "filter": {"a": 1}});
+    member.ok(doc! {"count": "c", "query": {"a": {"$gt": 1}}});
+    member.ok(doc! {"update": "c", "updates": [{"q": {"a": 1}, "u": {"$set": {"z": 1}}}]});
+    member.ok(doc! {"delete": "c", "deletes": [{"q": {"a": 7}, "limit": 1}]});
+    member.ok(doc! {"aggregate": "c", "pipeline": [{"$match": {"a": 1}}], "cursor": {}});
+    assert_eq!((uses("a"), uses("b"), uses("_id_")), (5, 0, 0));
+    let join =
+        doc! {"$lookup": {"from": "c", "localField": "_id", "foreignField": "a", "as": "found"}};
+    member.ok(doc! {"aggregate": "d", "pipeline": [join], "cursor": {}});
+    assert_eq!(uses("a"), 6);
+    member.ok(doc! {"find": "c", "filter": {"_id": 1}});
+    // An index that has met an array is described anew, and counts on.
+    member.insert("c", vec![doc! {"_id": 3, "a": [1, 2]}]);
+    assert_eq!((uses("a"), uses("b"), uses("_id_")), (6, 0, 1));
+}
+
+/// Specification: the manual's page on partial indexes.
+#[test]
+fn a_partial_index_has_a_filter_of_few_kinds() {
+    let member = Member::new();
+    let create = |filter: Document| {
+        let index = doc! {"key": {"a": 1}, "name": "a", "partialFilterExpression": filter};
+        doc! {"createIndexes": "c", "indexes": [index]}
+    };
+    let refused = [
+        doc! {"a": {"$ne": 1}},
+        doc! {"a": {"$exists": false}},
+        doc! {"a": {"$not": {"$gt": 1}}},
+        doc! {"$nor": [{"a": 1}]},
+        doc! {"$and": [{"a": {"$regex": "x"}}]},
+        doc! {"a": bson::Regex { pattern: "x".try_into().unwrap(), options: "".try_into().unwrap() }},
+    ];
+    for filter in refused {
+        assert_eq!(member.code(create(filter.clone())), 67, "{filter}");
+    }
+    let kept = doc! {
+        "$or": [{"a": {"$gt": 1, "$lte": 9}}, {"b": {"$exists": true}}],
+        "$and": [{"c": {"$in": [1, 2]}}, {"d": {"$type": "int"}}],
+        "e": {"x": 1},
+    };
+    member.ok(create(kept));
+}
+
+#[test]
+fn a_hashed_index_is_not_unique() {
+    let member = Member::new();
+    let index = doc! {"key": {"a": "hashed"}, "name": "a", "unique": true};
+    assert_eq!(member.code(doc! {"createIndexes": "c", "indexes": [index]}), 16764);
+}
+
+/// The stage that uses no other.
+fn innermost(stage: &Document) -> &Document {
+    stage.get_document("inputStage").map_or(stage, innermost)
+}
+
+#[test]
+fn explain_tells_what_came_of_each_stage() {
+    let member = Member::new();
+    member.insert("c", (0..20).map(|n| doc! {"_id": n, "a": n % 5}).collect());
+    member.ok(doc! {"createIndexes": "c", "indexes": [{"key": {"a": 1}, "name": "a_1"}]});
+    let stats = |command: Document| {
+        let reply = member.ok(doc! {"explain": command, "verbosity": "executionStats"});
+        reply.get_document("executionStats").unwrap().clone()
+    };
+    let find = stats(doc! {"find": "c", "filter": {"a": 3}, "limit": 2, "skip": 1});
+    let stages = find.get_document("executionStages").unwrap();
+    assert_eq!(stages.get_str("stage").unwrap(), "LIMIT");
+    assert_eq!(stages.get_i64("nReturned").unwrap(), 2);
+    let scan = innermost(stages);
+    assert_eq!(scan.get_str("stage").unwrap(), "IXSCAN");
+    assert_eq!(scan.get_i64("keysExamined").unwrap(), 3);
+    let writes: [(Document, &str, &str, i64); 4] = [
+        (doc! {"count": "c", "query": {"a": 3}}, "COUNT", "nCounted", 4),
+        (
+            doc! {"delete": "c", "deletes": [{"q": {"a": 3}, "limit": 0}]},
+            "DELETE",
+            "nWouldDelete",
+            4,
+        ),
+        (
+            doc! {"update": "c", "updates": [{"q": {"a": 3}, "u": {"$set": {"b": 1}}}]},
+            "UPDATE",
+            "nMatched",
+            1,
+        ),
+        (
+            doc! {"findAndModify": "c", "query": {"a": 3}, "remove": true},
+            "DELETE",
+            "nWouldDelete",
+            1,
+        ),
+    ];
+    for (command, stage, figure, expected) in writes {
+        let stats = stats(command.clone());
+        let top = stats.get_document("executionStages").unwrap();
+        assert_eq!(top.get_str("stage").unwrap(), stage, "{command}");
+        assert_eq!(top.get_i64(figure).unwrap(), expected, "{command}");
+    }
+    let none = stats(doc! {"find": "nothing"});
+    assert_eq!(none.get_document("executionStages").unwrap().get_str("stage").unwrap(), "EOF");
+}
+
+#[test]
+fn explain_of_a_pipeline_tells_what_its_query_examined() {
+    let member = Member::new();
+    member.insert("c", (0..20).map(|n| doc! {"_id": n, "a": n % 5}).collect());
+    let pipeline = doc! {"aggregate": "c", "pipeline": [{"$match": {"a": 3}}], "cursor": {}};
+    let reply = member.ok(doc! {"explain": pipeline, "verbosity": "executionStats"});
+    let first = reply.get_array("stages").unwrap()[0].as_document().unwrap();
+    let stats = first.get_document("$cursor").unwrap().get_document("executionStats").unwrap();
+    assert_eq!(stats.get_i64("totalDocsExamined").unwrap(), 20);
+    assert_eq!(stats.get_i64("nReturned").unwrap(), 4);
+}
+
+/// A plan without the limits of the index would promise more work than there is.
+#[test]
+fn explain_keeps_to_min_and_max() {
+    let member = Member::new();
+    member.insert("c", (0..20).map(|n| doc! {"_id": n}).collect());
+    let find = doc! {"find": "c", "hint": {"_id": 1}, "min": {"_id": 5}, "max": {"_id": 8}};
+    let reply = member.ok(doc! {"explain": find, "verbosity": "executionStats"});
+    let stats = reply.get_document("executionStats").unwrap();
+    assert_eq!(stats.get_i64("totalDocsExamined").unwrap(), 3);
+}

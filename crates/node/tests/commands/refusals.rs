@@ -115,3 +115,128 @@ fn a_field_comes_in_the_body_or_beside_it() {
     let found = run(beside(aggregate, "pipeline", &[doc! {"$match": {"_id": 2}}]));
     assert_eq!(member.drain(found, "c"), [doc! {"_id": 2}]);
 }
+
+/// A limit that is cut down or taken for none would let the command run on.
+#[test]
+fn a_time_limit_is_a_whole_number_of_milliseconds() {
+    let member = Member::new();
+    let wrong: [Bson; 5] =
+        [(-1).into(), 1.5.into(), (1_i64 << 31).into(), "1".into(), f64::NAN.into()];
+    for limit in wrong {
+        assert_eq!(member.code(doc! {"ping": 1, "maxTimeMS": limit.clone()}), 2, "{limit}");
+    }
+    for limit in [Bson::from(0), Bson::from(10_i64), Bson::from(i32::MAX), Bson::from(5.0)] {
+        member.ok(doc! {"ping": 1, "maxTimeMS": limit});
+    }
+}
+
+#[test]
+fn reads_have_no_write_concern_unless_they_write() {
+    let member = Member::new();
+    member.insert("c", vec![doc! {"_id": 1}]);
+    let concern = doc! {"w": 1};
+    let refused = [
+        doc! {"find": "c", "writeConcern": &concern},
+        doc! {"count": "c", "writeConcern": &concern},
+        doc! {"aggregate": "c", "pipeline": [], "cursor": {}, "writeConcern": &concern},
+    ];
+    for command in refused {
+        assert_eq!(member.code(command.clone()), 72, "{command}");
+    }
+    let out =
+        doc! {"aggregate": "c", "pipeline": [{"$out": "d"}], "cursor": {}, "writeConcern": concern};
+    member.ok(out);
+}
+
+#[test]
+fn a_read_comes_after_one_time_or_shows_another_not_both() {
+    let member = Member::new();
+    let time = bson::Timestamp { time: 1, increment: 1 };
+    let concern = doc! {"level": "snapshot", "afterClusterTime": time, "atClusterTime": time};
+    assert_eq!(member.code(doc! {"find": "c", "readConcern": concern}), 72);
+}
+
+/// Whether one document goes or all must be said; otherwise nothing goes, of the other statements neither.
+#[test]
+fn a_delete_says_whether_it_is_about_one_document() {
+    let member = Member::new();
+    member.insert("c", vec![doc! {"_id": 1}, doc! {"_id": 2}]);
+    let first = doc! {"q": {"_id": 1}, "limit": 1};
+    let delete = |second: Document| doc! {"delete": "c", "deletes": [&first, second]};
+    assert_eq!(member.code(delete(doc! {"q": {}})), 40414);
+    assert_eq!(member.code(delete(doc! {"q": {}, "limit": 2})), 9);
+    assert_eq!(member.ids(doc! {"find": "c"}), [1, 2]);
+}
+
+/// A view is made by `create`. A document in `system.views` would be none.
+#[test]
+fn views_are_not_made_by_writing_documents() {
+    let member = Member::new();
+    let view = doc! {"_id": "db.v", "viewOn": "c", "pipeline": []};
+    assert_eq!(member.code(doc! {"insert": "system.views", "documents": [view]}), 73);
+}
+
+#[test]
+fn the_natural_order_has_two_directions_and_stands_alone() {
+    let member = Member::new();
+    member.insert("c", vec![doc! {"_id": 2}, doc! {"_id": 1}]);
+    let both: [Document; 2] = [doc! {"$natural": 2}, doc! {"$natural": 1, "_id": 1}];
+    for order in both {
+        assert_eq!(member.code(doc! {"find": "c", "sort": order.clone()}), 2, "{order}");
+        assert_eq!(member.code(doc! {"find": "c", "hint": order.clone()}), 2, "{order}");
+    }
+    assert_eq!(member.ids(doc! {"find": "c", "sort": {"$natural": -1}}), [1, 2]);
+}
+
+#[test]
+fn stages_of_the_database_take_no_collection() {
+    let member = Member::new();
+    for stage in [doc! {"$documents": [{"a": 1}]}, doc! {"$listLocalSessions": {}}] {
+        let on = |target: Bson| doc! {"aggregate": target, "pipeline": [&stage], "cursor": {}};
+        assert_eq!(member.code(on("c".into())), 73, "{stage}");
+        member.ok(on(1.into()));
+    }
+}
+
+/// Specification: `mongodb-handshake/handshake.md`, "Limitations".
+#[test]
+fn a_hello_says_little_of_its_client() {
+    let member = Member::new();
+    let hello = |client: Bson| doc! {"hello": 1, "client": client};
+    let good = doc! {"driver": {"name": "d", "version": "1"}, "os": {"type": "Linux"}};
+    member.ok(hello(good.clone().into()));
+    let mut large = good;
+    large.insert("platform", "x".repeat(1000));
+    assert_eq!(member.code(hello(large.into())), 185);
+    assert_eq!(member.code(hello(doc! {"os": {"type": "Linux"}}.into())), 183);
+    assert_eq!(member.code(hello("d".into())), 14);
+}
+
+/// Specification: the manual's page on `update`. Drivers send them as constants of pipelines.
+#[test]
+fn a_pipeline_of_an_update_sees_the_constants_of_its_statement() {
+    let member = Member::new();
+    member.insert("c", vec![doc! {"_id": 1, "n": 1}]);
+    let statement = |change: Bson| doc! {"q": {"_id": 1}, "u": change, "c": {"by": 5}};
+    let update = |change: Bson| {
+        let command =
+            doc! {"update": "c", "updates": [statement(change)], "let": {"by": 7, "at": 2}};
+        member.ok(command)
+    };
+    let pipeline = doc! {"$set": {"n": {"$add": ["$n", "$$by", "$$at"]}}};
+    update(Bson::Array(vec![pipeline.into()]));
+    assert_eq!(member.find(doc! {"find": "c"}), [doc! {"_id": 1, "n": 8}]);
+    let refused = update(doc! {"$set": {"n": 1}}.into());
+    let error = refused.get_array("writeErrors").unwrap()[0].as_document().unwrap();
+    assert_eq!(error.get_i32("code").unwrap(), 51198);
+}
+
+/// `$cmd` stands for no collection in the names of cursors.
+#[test]
+fn no_collection_has_a_dollar_in_its_name() {
+    let member = Member::new();
+    for name in ["$cmd", "$cmd.aggregate", "a$b"] {
+        assert_eq!(member.code(doc! {"create": name}), 73, "{name}");
+        assert_eq!(member.code(doc! {"insert": name, "documents": [{}]}), 73, "{name}");
+    }
+}

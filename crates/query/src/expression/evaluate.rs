@@ -172,6 +172,7 @@ fn follow<'a>(base: &Base, path: &FieldPath, frame: Frame<'a>) -> Result<Operand
                 None => Operand::MISSING,
             });
         }
+        Base::UserRoles => return Ok(path.follow(frame.variables.user_roles())),
         Base::Remove => return Ok(Operand::MISSING),
         Base::Now => frame.variables.now()?,
         Base::ClusterTime => frame.variables.cluster_time()?,

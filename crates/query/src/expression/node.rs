@@ -79,6 +79,8 @@ pub(super) enum Base {
     Now,
     /// `$$CLUSTER_TIME`.
     ClusterTime,
+    /// `$$USER_ROLES`.
+    UserRoles,
     /// A variable bound by an operator around this place.
     Slot(usize),
     /// A variable of the caller's.

@@ -227,6 +227,7 @@ impl Parser<'_> {
             "REMOVE" => Base::Remove,
             "NOW" => Base::Now,
             "CLUSTER_TIME" => Base::ClusterTime,
+            "USER_ROLES" => Base::UserRoles,
             "DESCEND" | "PRUNE" | "KEEP" if self.context.redact => {
                 return Ok(Err(Bson::String(name.to_ascii_lowercase())));
             }

@@ -8,15 +8,18 @@ mod properties;
 mod strings;
 mod types;
 
+use std::sync::Arc;
+
 use bson::{Bson, DateTime, Document, Timestamp, doc};
 
-use super::{Expression, ParseContext, Variables};
+use super::{Expression, ParseContext, UserRoles, Variables};
 use crate::error::QueryError;
 
 fn variables() -> Variables {
     Variables::new(7)
         .with_now(DateTime::from_millis(1_000))
         .with_cluster_time(Timestamp { time: 9, increment: 1 })
+        .with_user_roles(Arc::new(UserRoles::new(vec![("read".to_owned(), "shop".to_owned())])))
         .with_variable("given", Bson::Int32(5))
 }
 

@@ -4,10 +4,10 @@
 //! Nothing here reads a clock: `$$NOW` and `$$CLUSTER_TIME` are what the caller says they are.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
-use bson::{Bson, DateTime, Document, Timestamp};
+use bson::{Bson, DateTime, Document, Timestamp, doc};
 use quorate_protocol::SplitMix64;
 
 use super::operand::Operand;
@@ -19,6 +19,7 @@ use crate::meter::{Interrupt, Meter};
 pub struct Variables {
     now: Option<DateTime>,
     cluster_time: Option<Timestamp>,
+    user_roles: Option<Arc<UserRoles>>,
     /// `None` is a variable that is defined and missing.
     user: BTreeMap<String, Option<Bson>>,
     random: Arc<SharedRandom>,
@@ -34,7 +35,7 @@ impl Variables {
     /// The same, with the operation's meter.
     pub fn metered(seed: u64, meter: Meter) -> Self {
         let random = Arc::new(SharedRandom(AtomicU64::new(seed)));
-        Self { now: None, cluster_time: None, user: BTreeMap::new(), random, meter }
+        Self { random, meter, ..Self::default() }
     }
 
     /// The same with `$$NOW`.
@@ -48,6 +49,13 @@ impl Variables {
     #[must_use]
     pub fn with_cluster_time(mut self, cluster_time: Timestamp) -> Self {
         self.cluster_time = Some(cluster_time);
+        self
+    }
+
+    /// The same with `$$USER_ROLES`, which is an empty array unless it is given.
+    #[must_use]
+    pub fn with_user_roles(mut self, roles: Arc<UserRoles>) -> Self {
+        self.user_roles = Some(roles);
         self
     }
 
@@ -109,9 +117,35 @@ impl Variables {
         self.cluster_time.map(Bson::Timestamp).ok_or_else(|| unavailable("CLUSTER_TIME"))
     }
 
+    pub(super) fn user_roles(&self) -> &Bson {
+        static NONE: Bson = Bson::Array(Vec::new());
+        self.user_roles.as_ref().map_or(&NONE, |roles| roles.value())
+    }
+
     /// The next number of the seeded sequence.
     pub(crate) fn next_random(&self) -> u64 {
         self.random.next()
+    }
+}
+
+/// The roles of the user who runs an operation, each with its database. The value is made when an expression reads it.
+#[derive(Debug, Default)]
+pub struct UserRoles {
+    roles: Vec<(String, String)>,
+    value: OnceLock<Bson>,
+}
+
+impl UserRoles {
+    /// These roles: name and database.
+    pub fn new(roles: Vec<(String, String)>) -> Self {
+        Self { roles, value: OnceLock::new() }
+    }
+
+    fn value(&self) -> &Bson {
+        let role = |(role, db): &(String, String)| {
+            Bson::from(doc! { "_id": format!("{db}.{role}"), "role": role, "db": db })
+        };
+        self.value.get_or_init(|| self.roles.iter().map(role).collect::<Vec<_>>().into())
     }
 }
 

@@ -5,7 +5,7 @@
 
 use std::cell::Cell;
 
-use bson::{Bson, Document};
+use bson::{Bson, Document, bson};
 
 use super::bits::BitTest;
 use super::predicate::InList;
@@ -88,6 +88,19 @@ impl Parser<'_> {
         Ok(Some(combine(self.branches(key, value, depth)?)))
     }
 
+    /// Matches by chance, so many documents of all.
+    fn sample_rate(self, value: &Bson) -> Parsed<Node> {
+        match Number::from_value(value).map(Number::to_f64) {
+            Some(rate) if (0.0..=1.0).contains(&rate) => {
+                let chance = bson!({ "$lt": [{ "$rand": {} }, rate] });
+                Ok(Node::Expr(self.compiler.compile(&chance)?.into()))
+            }
+            _ => Err(QueryError::bad_value(
+                "$sampleRate must be a number between 0 and 1, both included",
+            )),
+        }
+    }
+
     fn top_level_leaf(self, key: &str, value: &Bson) -> Parsed<Option<Node>> {
         Ok(Some(match key {
             "$comment" => return Ok(None),
@@ -119,11 +132,7 @@ impl Parser<'_> {
                     "text index required for $text query: this server has none; use $regex instead",
                 ));
             }
-            "$sampleRate" => {
-                return Err(QueryError::bad_value(
-                    "$sampleRate is not supported; use the $sample stage instead",
-                ));
-            }
+            "$sampleRate" => self.sample_rate(value)?,
             key if GEO_OPERATORS.contains(&key) => return Err(geo_refused(key)),
             other => {
                 return Err(QueryError::bad_value(format!(

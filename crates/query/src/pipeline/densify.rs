@@ -56,11 +56,12 @@ fn path_and_value(
     what: &str,
     context: &ParseContext,
 ) -> Result<(FieldPath, Expression), QueryError> {
-    let name = name.as_str().filter(|name| !name.starts_with('$')).ok_or_else(|| {
-        QueryError::failed_to_parse(format!("$densify: {what} must be the name of a field"))
+    let name = name.as_str().ok_or_else(|| {
+        QueryError::type_mismatch(format!("$densify: {what} must be the name of a field"))
     })?;
+    let path = FieldPath::parse(name)?;
     let value = Expression::parse(&Bson::String(format!("${name}")), context)?;
-    Ok((FieldPath::parse(name)?, value))
+    Ok((path, value))
 }
 
 impl Densify {
@@ -275,7 +276,8 @@ impl Step {
                 "the step parameter in a range statement must be a strictly positive numeric value",
             )
         };
-        let number = Number::from_value(step).ok_or_else(not_positive)?;
+        let number = Number::from_value(step)
+            .ok_or_else(|| QueryError::type_mismatch("$densify: 'step' must be a number"))?;
         if !number.compare(Number::Int32(0)).is_gt() || number.is_nan() {
             return Err(not_positive());
         }
@@ -283,13 +285,28 @@ impl Step {
             None => Ok(Self::Number(number)),
             Some(Bson::String(unit)) => {
                 let amount = as_i64(step).ok_or_else(|| {
-                    QueryError::failed_to_parse("the step of dates must be a whole number of units")
+                    fail(6586400, "the step of dates must be a whole number of units")
                 })?;
                 // An unknown unit is told of here, and not first by a document.
                 shift_by("$densify", 0, unit, amount)?;
                 Ok(Self::Date { unit: unit.clone(), amount })
             }
             Some(_) => Err(QueryError::type_mismatch("'unit' must be a string")),
+        }
+    }
+
+    /// Refuses bounds of which one is a date and the other none, and numbers with a unit of dates.
+    fn check_bounds(&self, lower: &Bson, upper: &Bson) -> Result<(), QueryError> {
+        let is_number = |value: &Bson| Number::from_value(value).is_some();
+        match (self, is_number(lower), is_number(upper)) {
+            (Self::Date { .. }, true, true) => {
+                Err(fail(5733409, "numeric bounds may not have unit parameter"))
+            }
+            (_, true, false) | (_, false, true) => Err(fail(
+                5733406,
+                "a bounding array must contain either both dates or both numeric types",
+            )),
+            _ => [lower, upper].into_iter().try_for_each(|bound| self.check_value(bound)),
         }
     }
 
@@ -348,8 +365,6 @@ impl Bounds {
                         "a bounding array in a range statement must have exactly two elements",
                     ));
                 };
-                step.check_value(lower)?;
-                step.check_value(upper)?;
                 if compare(lower, upper).is_gt() {
                     return Err(fail(
                         5733402,
@@ -357,6 +372,7 @@ impl Bounds {
                          ascending array of two numbers or two dates",
                     ));
                 }
+                step.check_bounds(lower, upper)?;
                 Ok(Self::Between(Box::new([lower.clone(), upper.clone()])))
             }
             _ => Err(fail(5733402, "'bounds' must be a string or an array")),

@@ -124,6 +124,13 @@ impl Merge {
         check_known("$merge", &whole, &["into", "on", "let", "whenMatched", "whenNotMatched"])?;
         let (database, collection) = target(whole.get("into"))?;
         let lets = read_variables(whole.get("let"), context)?;
+        let runs_pipeline = matches!(whole.get("whenMatched"), Some(Bson::Array(_)));
+        if whole.contains_key("let") && !runs_pipeline {
+            return Err(fail(
+                51199,
+                "Cannot use 'let' variables with 'whenMatched' other than a pipeline",
+            ));
+        }
         let inner =
             lets.iter().fold(context.clone(), |context, (name, _)| context.with_variable(name));
         Ok(Self {

@@ -63,6 +63,22 @@ enum Function {
     },
 }
 
+/// What `$group` refuses an operator with that is none of its own.
+const UNKNOWN_ACCUMULATOR: ErrorCode = ErrorCode(15952);
+
+/// Refuses fields of which one lies within another: the later would overwrite a part of the earlier.
+fn check_apart(outputs: &[(FieldPath, Function)]) -> Result<(), QueryError> {
+    let mut paths: Vec<_> = outputs.iter().map(|(path, _)| path.components()).collect();
+    paths.sort_unstable();
+    match paths.windows(2).any(|pair| pair[1].starts_with(pair[0])) {
+        true => Err(fail(
+            6307900,
+            "$setWindowFields 'output' specification contains two conflicting paths",
+        )),
+        false => Ok(()),
+    }
+}
+
 impl WindowStage {
     pub(super) fn parse(spec: &Bson, context: &ParseContext) -> Result<Self, QueryError> {
         let spec = spec.document(
@@ -79,23 +95,28 @@ impl WindowStage {
                 "$setWindowFields 'sortBy' must be an object, found",
             )?)?,
         };
-        let Some(Bson::Document(fields)) = spec.get("output") else {
-            return Err(fail(
+        let fields = spec.get("output").ok_or_else(|| {
+            fail(
                 ErrorCode::MISSING_FIELD,
                 "BSON field '$setWindowFields.output' is missing but a required field",
-            ));
-        };
+            )
+        })?;
+        let fields = fields.document(
+            ErrorCode::TYPE_MISMATCH,
+            "$setWindowFields 'output' must be an object, found",
+        )?;
         if fields.len() > MAX_OUTPUTS {
             return Err(QueryError::failed_to_parse(format!(
                 "$setWindowFields computes at most {MAX_OUTPUTS} fields"
             )));
         }
-        let outputs = fields
+        let outputs: Vec<(FieldPath, Function)> = fields
             .iter()
             .map(|(path, spec)| {
                 Ok((FieldPath::parse(path)?, Function::parse(spec, &sort, context)?))
             })
             .collect::<Result<_, QueryError>>()?;
+        check_apart(&outputs)?;
         Ok(Self { partition, sort, outputs })
     }
 
@@ -218,6 +239,11 @@ impl Function {
                 "Expected a window function: an object with one operator and at most a 'window'",
             ));
         };
+        if !name.starts_with('$') {
+            return Err(QueryError::failed_to_parse(format!(
+                "Expected a $-prefixed window function, {name}"
+            )));
+        }
         let window = spec.get("window");
         if let Some(function) = OfNumbers::parse(name, argument, window, sort, context)? {
             return Ok(Self::OfNumbers(Box::new(function)));
@@ -229,11 +255,18 @@ impl Function {
             }
             (Some(function), None) => Ok(function),
             (None, window) => {
-                let window = Window::parse(window, sort)?;
                 let mut accumulator = Document::new();
                 accumulator.insert(name.as_str(), argument.clone());
                 let accumulator = Bson::Document(accumulator);
-                let accumulator = Accumulator::parse("value", &accumulator, context)?;
+                let accumulator = Accumulator::parse("value", &accumulator, context).map_err(
+                    |error| match error.code() == UNKNOWN_ACCUMULATOR {
+                        true => QueryError::failed_to_parse(format!(
+                            "Unrecognized window function, {name}"
+                        )),
+                        false => error,
+                    },
+                )?;
+                let window = Window::parse(window, sort)?;
                 Ok(Self::Accumulator(Box::new(accumulator), window))
             }
         }

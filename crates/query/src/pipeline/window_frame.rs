@@ -107,8 +107,13 @@ impl Window {
             }
             Some(_) => return Err(QueryError::failed_to_parse("'unit' must be a string")),
         };
-        if let (Bound::Offset(low), Bound::Offset(high)) = (&low, &high)
-            && compare(low, high).is_gt()
+        let offset = |bound: &Bound<Bson>| match bound {
+            Bound::Unbounded => None,
+            Bound::Current => Some(Bson::Int32(0)),
+            Bound::Offset(offset) => Some(offset.clone()),
+        };
+        if let (Some(low), Some(high)) = (offset(&low), offset(&high))
+            && compare(&low, &high).is_gt()
         {
             return Err(fail(5339900, "Lower bound must not exceed upper bound"));
         }

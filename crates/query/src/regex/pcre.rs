@@ -2,15 +2,16 @@
 //!
 //! The two agree on most things. Where they do not, the server's clients mean PCRE: `\d`, `\w` and
 //! `\s` are ASCII, a bracket within a class and a brace that counts nothing are themselves, any
-//! escaped punctuation is itself, and `\Q…\E` quotes. The rewriting is one pass over the pattern;
-//! what it does not know it copies.
+//! escaped punctuation is itself, and `\Q…\E` quotes. After `(*UCP)` the short classes and those in brackets are
+//! of Unicode. The rewriting is one pass over the pattern; what it does not know it copies.
 
-/// The pattern in the engine's dialect. `verbose` is the option `x`.
-pub(super) fn translate(pattern: &str, verbose: bool) -> String {
+/// The pattern in the engine's dialect. `verbose` is the option `x`, `unicode` the verb `(*UCP)`.
+pub(super) fn translate(pattern: &str, verbose: bool, unicode: bool) -> String {
     let mut translator = Translator {
         rest: pattern.chars().collect(),
         position: 0,
         verbose,
+        unicode,
         out: String::with_capacity(pattern.len() + 16),
     };
     translator.run();
@@ -21,6 +22,7 @@ struct Translator {
     rest: Vec<char>,
     position: usize,
     verbose: bool,
+    unicode: bool,
     out: String,
 }
 
@@ -75,10 +77,13 @@ impl Translator {
             return;
         };
         let ascii = match character {
+            'd' | 'D' | 'w' | 'W' | 's' | 'S' if self.unicode => {
+                return self.escaped_character(character);
+            }
             'd' | 'D' => "0-9",
             'w' | 'W' => "0-9A-Za-z_",
             's' | 'S' => " \\t\\n\\x0B\\x0C\\r",
-            'h' | 'H' => " \\t",
+            'h' | 'H' => HORIZONTAL_SPACE,
             'v' | 'V' => "\\n\\x0B\\x0C\\r\\x{85}\\x{2028}\\x{2029}",
             'Q' => return self.quoted(),
             'E' => return,
@@ -112,8 +117,24 @@ impl Translator {
         if character.is_ascii_alphanumeric() {
             self.out.push('\\');
             self.out.push(character);
+            match (character, self.peek(0)) {
+                ('p' | 'P' | 'x', Some('{')) => self.name_in_braces(('{', '}')),
+                ('k', Some('{')) => self.name_in_braces(('<', '>')),
+                _ => {}
+            }
         } else {
             self.literal(character);
+        }
+    }
+
+    /// Copies what an escape is about: a property, a number or a group.
+    fn name_in_braces(&mut self, (open, close): (char, char)) {
+        while let Some(character) = self.take() {
+            match character {
+                '{' => self.out.push(open),
+                '}' => return self.out.push(close),
+                other => self.out.push(other),
+            }
         }
     }
 
@@ -183,12 +204,39 @@ impl Translator {
             .collect();
         let end = self.position + 1 + name.len();
         if self.rest.get(end) == Some(&':') && self.rest.get(end + 1) == Some(&']') {
-            self.out.push_str(&format!("[:{name}:]"));
             self.position = end + 2;
+            match unicode_class(&name).filter(|_| self.unicode) {
+                Some(class) => self.out.push_str(class),
+                None => self.out.push_str(&format!("[:{name}:]")),
+            }
         } else {
             self.out.push_str("\\[");
         }
     }
+}
+
+/// What `\h` stands for.
+const HORIZONTAL_SPACE: &str =
+    " \\t\\x{A0}\\x{1680}\\x{180E}\\x{2000}-\\x{200A}\\x{202F}\\x{205F}\\x{3000}";
+
+/// What a class in brackets stands for after `(*UCP)`, if it is not the same.
+fn unicode_class(name: &str) -> Option<&'static str> {
+    Some(match name {
+        "alpha" => "\\p{L}",
+        "^alpha" => "\\P{L}",
+        "lower" => "\\p{Ll}",
+        "^lower" => "\\P{Ll}",
+        "upper" => "\\p{Lu}",
+        "^upper" => "\\P{Lu}",
+        "alnum" => "\\p{L}\\p{N}",
+        "digit" => "\\d",
+        "^digit" => "\\D",
+        "space" => "\\s",
+        "^space" => "\\S",
+        "word" => "\\w",
+        "^word" => "\\W",
+        _ => return None,
+    })
 }
 
 #[cfg(test)]
@@ -206,6 +254,20 @@ mod tests {
         assert!(matches(r"^\W$", "é"));
         assert!(matches(r"^[\w-]+$", "a-b") && matches(r"^[^\W]$", "a"));
         assert!(matches(r"^a\sb$", "a b") && matches(r"^\S$", "x"));
+    }
+
+    #[test]
+    fn escapes_have_names_in_braces() {
+        assert!(matches(r"^\p{Lu}\p{L}+$", "Élan") && !matches(r"\p{Lu}", "élan"));
+        assert!(matches(r"^\P{L}$", "1") && matches(r"^[\p{L} ]+$", "é a"));
+        assert!(matches(r"^\x{e9}\x{41}$", "éA") && matches(r"^(?<n>a)\k{n}$", "aa"));
+    }
+
+    #[test]
+    fn classes_are_of_unicode_where_the_pattern_says_so() {
+        assert!(matches(r"(*UCP)^\w+$", "été") && matches(r"(*UTF)(*UCP)^\d$", "٣"));
+        assert!(matches(r"(*UCP)^[[:upper:]][[:alpha:]]$", "Éa") && !matches("^[[:upper:]]$", "É"));
+        assert!(matches(r"(*UCP)^\W$", "-") && matches(r"^\h$", "\u{a0}"));
     }
 
     #[test]

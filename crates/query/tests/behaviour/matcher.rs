@@ -3,6 +3,7 @@
 use crate::support::{binary, check, date, decimal, regex};
 use bson::{Bson, doc};
 use quorate_query::Matcher;
+use quorate_query::expression::{Compiler, Variables};
 
 const NULL: Bson = Bson::Null;
 
@@ -650,4 +651,16 @@ fn null_means_the_same_in_every_operator() {
             "objects, one without"
         ]
     );
+}
+
+/// Specification: the manual's page on `$sampleRate`.
+#[test]
+fn a_sample_rate_matches_by_chance() {
+    let matched = |rate: f64| {
+        let compiler = Compiler::new(Variables::new(7));
+        let matcher = Matcher::parse_with(&doc! { "$sampleRate": rate }, &compiler).unwrap();
+        (0..1_000).filter(|n| matcher.matches(&doc! { "_id": n }).unwrap()).count()
+    };
+    assert_eq!((matched(0.0), matched(1.0)), (0, 1_000));
+    assert!((200..400).contains(&matched(0.3)), "{}", matched(0.3));
 }

@@ -73,11 +73,13 @@ fn features_that_do_not_exist_here_say_so() {
         doc! { "$where": "true" },
         doc! { "a": { "$geoWithin": {} } },
         doc! { "a": { "$near": [0, 0] } },
-        doc! { "$sampleRate": 0.5 },
     ] {
         let error = Matcher::parse(&query).unwrap_err();
         assert_eq!(error.code().0, 2);
         assert!(error.message().contains("not supported"), "{error}");
+    }
+    for rate in [Bson::from(1.5), Bson::from(-1), Bson::from("1"), Bson::from(f64::NAN)] {
+        assert_eq!(refusal(doc! { "$sampleRate": rate }), 2);
     }
     assert_eq!(refusal(doc! { "$text": { "$search": "x" } }), 27);
     assert_eq!(refusal(doc! { "a": { "$elemMatch": { "$expr": true } } }), 2);

@@ -96,6 +96,7 @@ impl ReplicaSet {
             return Ok(());
         }
         let after = after.unwrap_or_default();
+        self.check_time_is_known(after)?;
         let shows = |now: &Standing| match committed {
             true => !now.majority.is_null() && now.majority.timestamp >= after,
             false => now.last.op_time.timestamp >= after,
@@ -127,6 +128,22 @@ impl ReplicaSet {
                 ),
             )),
         }
+    }
+
+    /// Refuses at once to wait for a time that no member has told: nothing would come. A client says together with its
+    /// command what time it has seen elsewhere. Where that is not believed, it may be ahead of this member.
+    fn check_time_is_known(&self, after: quorate_protocol::Timestamp) -> Result<(), CommandError> {
+        let known = self.node.newest_time().unwrap_or_default();
+        if after <= known || self.node.options().authentication {
+            return Ok(());
+        }
+        Err(CommandError::new(
+            ErrorCode::INVALID_OPTIONS,
+            format!(
+                "readConcern afterClusterTime value must not be greater than the current clusterTime. \
+                 Requested clusterTime: {after}; current clusterTime: {known}"
+            ),
+        ))
     }
 
     /// Takes the time from a client that has spoken to other members. Without signatures a time proves

@@ -71,6 +71,7 @@ fn read_counter(set: &Set, place: usize, level: &str, newest: &Newest) -> bool {
     let command = doc! {
         "find": "c", "filter": { "_id": "n" }, "$db": "db", "maxTimeMS": 2_000,
         "readConcern": { "level": level, "afterClusterTime": time },
+        "$clusterTime": { "clusterTime": time },
         "$readPreference": { "mode": "nearest" },
     };
     let Ok(reply) = set.run(place, command) else { return false };

@@ -93,14 +93,18 @@ fn dates_go_by_units_and_other_values_are_refused() {
 
 #[test]
 fn what_cannot_be_meant_is_refused() {
-    let wrong: [(Bson, i32); 9] = [
+    let date = || Bson::DateTime(bson::DateTime::from_millis(0));
+    let wrong: [(Bson, i32); 12] = [
         (bson!({ "step": 0, "bounds": "full" }), 5733401),
-        (bson!({ "step": "x", "bounds": "full" }), 5733401),
+        (bson!({ "step": "x", "bounds": "full" }), 14),
+        (bson!({ "step": 1, "unit": "day", "bounds": [1, 2] }), 5733409),
+        (bson!({ "step": 1, "bounds": [1, date()] }), 5733406),
+        (bson!({ "step": 1, "unit": "day", "bounds": [date(), 1] }), 5733402),
         (bson!({ "step": 1, "bounds": "partition" }), 5733408),
         (bson!({ "step": 1, "bounds": "all" }), 5946802),
         (bson!({ "step": 1, "bounds": [1] }), 5733403),
         (bson!({ "step": 1, "bounds": [2, 1] }), 5733402),
-        (bson!({ "step": 1.5, "unit": "day", "bounds": "full" }), 9),
+        (bson!({ "step": 1.5, "unit": "day", "bounds": "full" }), 6586400),
         (bson!({ "bounds": "full" }), 40414),
         (bson!({ "step": 1, "bounds": "full", "more": 1 }), 40415),
     ];

@@ -162,6 +162,8 @@ fn merge_says_what_to_do() {
     assert_eq!(failing.on, ["x", "y"]);
     refuse(vec![
         (bson!({ "$merge": 1 }), 51182),
+        (bson!({ "$merge": { "into": "c", "let": { "a": 1 } } }), 51199),
+        (bson!({ "$merge": { "into": "c", "let": { "a": 1 }, "whenMatched": "replace" } }), 51199),
         (bson!({ "$merge": {} }), 51178),
         (bson!({ "$merge": { "into": "c", "x": 1 } }), 40415),
         (bson!({ "$merge": { "into": "c", "on": [] } }), 51187),
