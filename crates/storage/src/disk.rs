@@ -403,22 +403,15 @@ fn begin_writing<'k>(
     keyspaces: &'k Keyspaces,
     sequence: u64,
 ) -> Vec<(KeyspaceId, Writing<'k>)> {
-    let mut spans: Vec<(KeyspaceId, (&Bytes, &Bytes))> = Vec::new();
-    for operation in &batch.operations {
-        let (Change::Put(key, _) | Change::Remove(key)) = &operation.change else { continue };
-        match spans.iter_mut().find(|(known, _)| *known == operation.keyspace) {
-            Some((_, (first, last))) => {
-                *first = key.min(first);
-                *last = key.max(last);
-            }
-            None => spans.push((operation.keyspace, (key, key))),
+    let mut writings: Vec<(KeyspaceId, Writing<'k>)> = Vec::new();
+    for Operation { keyspace, .. } in &batch.operations {
+        if writings.iter().all(|(known, _)| known != keyspace)
+            && let Some((_, Keyspace::Tree(tree))) = keyspaces.get(keyspace)
+        {
+            writings.push((*keyspace, tree.begin_batch(sequence)));
         }
     }
-    let begin = |(id, span)| match keyspaces.get(&id) {
-        Some((_, Keyspace::Tree(tree))) => Some((id, tree.begin_batch(span, sequence))),
-        _ => None,
-    };
-    spans.into_iter().filter_map(begin).collect()
+    writings
 }
 
 #[derive(Default)]

@@ -22,6 +22,8 @@ mod group_commit;
 mod journal;
 pub mod key;
 mod manifest;
+mod memtable;
+mod merge_scan;
 mod merge_walk;
 mod migration;
 mod model;

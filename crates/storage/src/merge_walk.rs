@@ -14,25 +14,18 @@
 
 use std::cmp::Ordering;
 use std::collections::VecDeque;
-use std::ops::Bound;
 use std::sync::Arc;
 
-use lsm_tree::{InternalValue, Memtable, SeqNo, Table, ValueType};
+use lsm_tree::{SeqNo, Table};
 
-use crate::store::{Bytes, KeyRange, ReadError};
+use crate::memtable::{Head, Memtable, Place, Version};
+use crate::store::{KeyRange, ReadError};
 use crate::table_walk::{TableWalk, is_behind};
 use crate::trees::Tree;
 use crate::walk::{Value, Walk};
 
 /// Layers that are merged here. With more the engine, which has a heap, does better.
 const MAX_LAYERS: usize = 16;
-
-/// Pairs that are taken from a memtable at once, at first and at most.
-const FIRST_TAKEN: usize = 32;
-const MOST_TAKEN: usize = 256;
-
-/// The start of a key that is compared first.
-const HEAD: usize = 16;
 
 /// A walk through layers, the newest first.
 pub(crate) struct MergeWalk {
@@ -47,7 +40,7 @@ pub(crate) struct MergeWalk {
 struct Layer {
     source: Source,
     /// None after its last key.
-    head: Option<u128>,
+    head: Option<Head>,
 }
 
 /// Pairs of one layer, with those that say that a key was removed.
@@ -123,24 +116,12 @@ impl Layer {
             Source::Memory(memory) => memory.advance(),
             Source::Run(run) => run.advance()?,
         };
-        self.head = has_come.then(|| self.source.pair().map_or(0, |(key, _)| head_of(key)));
+        self.head = has_come.then(|| Head::of(self.source.key().unwrap_or_default()));
         Ok(())
     }
 
     fn compare(&self, other: &Self) -> Ordering {
         self.head.cmp(&other.head).then_with(|| self.source.key().cmp(&other.source.key()))
-    }
-}
-
-/// The start of a key as a number, with zeros behind a short one.
-fn head_of(key: &[u8]) -> u128 {
-    match key.first_chunk() {
-        Some(head) => u128::from_be_bytes(*head),
-        None => {
-            let mut head = [0; HEAD];
-            head[..key.len()].copy_from_slice(key);
-            u128::from_be_bytes(head)
-        }
     }
 }
 
@@ -199,78 +180,49 @@ pub(crate) struct MemoryWalk {
     memtable: Arc<Memtable>,
     range: KeyRange,
     below: SeqNo,
-    /// What was taken last, without a value where the key was removed.
-    taken: Vec<(Bytes, Option<Bytes>)>,
-    /// The next pair of what was taken.
-    next: usize,
-    /// How many pairs are taken next.
-    wanted: usize,
-    /// The last key that was taken, and its sequence.
-    last: Option<(Bytes, SeqNo)>,
+    /// None before the first key.
+    at: Option<Place>,
     is_over: bool,
 }
 
 impl MemoryWalk {
     pub(crate) fn new(memtable: Arc<Memtable>, range: KeyRange, below: SeqNo) -> Self {
-        let (taken, next, wanted) = (Vec::new(), 0, FIRST_TAKEN);
-        Self { memtable, range, below, taken, next, wanted, last: None, is_over: false }
+        Self { memtable, range, below, at: None, is_over: false }
     }
 
-    fn advance(&mut self) -> bool {
-        if self.next == self.taken.len() && !self.is_over {
-            self.take();
+    /// Goes to the newest version that is shown of the next key. False after the last one.
+    pub(crate) fn advance(&mut self) -> bool {
+        if self.is_over {
+            return false;
         }
-        let has_come = self.next < self.taken.len();
-        self.next += usize::from(has_come);
-        if !has_come {
-            self.taken.clear();
-            self.next = 0;
+        let mut next = match self.at.take() {
+            None => self.memtable.first(&self.range.start),
+            Some(at) => self.memtable.after_key(at),
+        };
+        while let Some(at) = next {
+            let version = at.version();
+            if is_behind(&version.key, &self.range.end) {
+                break;
+            }
+            if version.sequence < self.below {
+                self.at = Some(at);
+                return true;
+            }
+            // An older version of the key may be shown.
+            next = self.memtable.after(at);
         }
-        has_come
-    }
-
-    fn pair(&self) -> Option<(&[u8], Option<Value<'_>>)> {
-        let (key, value) = self.taken.get(self.next.checked_sub(1)?)?;
-        Some((key, value.as_ref().map(Value::shared)))
-    }
-
-    /// Takes the next pairs that are shown.
-    fn take(&mut self) {
-        self.taken.clear();
-        self.taken.reserve(self.wanted);
-        self.next = 0;
         self.is_over = true;
-        let place = |key: &[u8], sequence| {
-            InternalValue::from_components(key, b"", sequence, ValueType::Value).key
-        };
-        // Versions of a key follow each other, the newest first.
-        let start = match (&self.last, &self.range.start) {
-            (Some((key, sequence)), _) => Bound::Excluded(place(key, *sequence)),
-            (None, Bound::Included(key)) if !key.is_empty() => {
-                Bound::Included(place(key, SeqNo::MAX))
-            }
-            (None, Bound::Excluded(key)) if !key.is_empty() => Bound::Excluded(place(key, 0)),
-            (None, _) => Bound::Unbounded,
-        };
-        for entry in self.memtable.items.range((start, Bound::Unbounded)) {
-            let key = entry.key();
-            if is_behind(&key.user_key, &self.range.end) {
-                return;
-            }
-            let is_older = self.last.as_ref().is_some_and(|(last, _)| **last == *key.user_key);
-            if key.seqno >= self.below || is_older {
-                continue;
-            }
-            if self.taken.len() == self.wanted {
-                self.wanted = (self.wanted * 2).min(MOST_TAKEN);
-                self.is_over = false;
-                return;
-            }
-            let user_key = Bytes(key.user_key.clone().into());
-            let value =
-                (!key.value_type.is_tombstone()).then(|| Bytes(entry.value().clone().into()));
-            self.last = Some((user_key.clone(), key.seqno));
-            self.taken.push((user_key, value));
-        }
+        false
+    }
+
+    /// The version that it has come to.
+    pub(crate) fn version(&self) -> Option<&Version> {
+        self.at.as_ref().map(Place::version)
+    }
+
+    /// The pair that it has come to. There is no value if the key was removed.
+    fn pair(&self) -> Option<(&[u8], Option<Value<'_>>)> {
+        let version = self.version()?;
+        Some((&version.key, version.value.as_ref().map(Value::shared)))
     }
 }

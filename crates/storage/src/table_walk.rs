@@ -24,10 +24,11 @@ use lsm_tree::coding::Decode;
 use lsm_tree::file::read_exact;
 use lsm_tree::table::BlockHandle;
 use lsm_tree::table::block::{BlockType, Header};
-use lsm_tree::{Checksum, CompressionType, Memtable, SeqNo, Slice, Table};
+use lsm_tree::{Checksum, CompressionType, SeqNo, Slice, Table};
 use xxhash_rust::xxh3::xxh3_128;
 
 use crate::block_items::{BlockItems, Malformed};
+use crate::memtable::Memtable;
 use crate::merge_walk::{MemoryWalk, MergeWalk, RunWalk, Source};
 use crate::store::{Bytes, Direction, KeyRange, ReadError};
 use crate::trees::Tree;

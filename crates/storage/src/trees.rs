@@ -11,7 +11,7 @@ use std::ops::Bound;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use lsm_tree::config::{BlockSizePolicy, PinningPolicy};
 use lsm_tree::file_accessor::FileAccessor;
@@ -19,15 +19,17 @@ use lsm_tree::table::block::BlockType;
 use lsm_tree::table::util::load_block;
 use lsm_tree::table::{BlockHandle, IndexBlock};
 use lsm_tree::{
-    AbstractTree, AnyTree, Cache, Config, DescriptorTable, GlobalTableId, Guard, InternalValue,
-    Memtable, SequenceNumberCounter, Slice, Table, ValueType,
+    AbstractTree, AnyTree, Cache, Config, DescriptorTable, GlobalTableId, Guard,
+    SequenceNumberCounter, Table,
 };
 
 use crate::disk::DiskOptions;
 use crate::emptied::Emptied;
 use crate::files::{DIRECTORY_MODE, FILE_MODE};
+use crate::memtable::{Memtable, Version};
+use crate::merge_scan::MergeScan;
 use crate::store::{Bytes, Damage, Direction, KeyRange, ReadError, Scan};
-use crate::table_walk::{Layer, Span, TreeWalk, is_before, is_behind};
+use crate::table_walk::{Layer, TreeWalk, is_before, is_behind};
 use crate::walk::{ScanWalk, Walk};
 
 /// Open table files kept at hand. Far below the usual limit of 1,024 descriptors per process.
@@ -93,7 +95,7 @@ impl TreeContext {
             descriptors: Arc::clone(&self.descriptors),
             sequences: self.sequences.clone(),
             newest: Mutex::new(newest),
-            unflushed: Mutex::default(),
+            memory: RwLock::default(),
             emptied: Emptied::default(),
             dropped: AtomicBool::new(false),
         }))
@@ -112,7 +114,7 @@ pub(crate) struct Tree {
     descriptors: Arc<DescriptorTable>,
     sequences: SequenceNumberCounter,
     newest: Mutex<Newest>,
-    unflushed: Mutex<Unflushed>,
+    memory: RwLock<Memory>,
     pub(crate) emptied: Emptied,
     /// Its directory goes with the last reader.
     dropped: AtomicBool,
@@ -127,109 +129,72 @@ struct Newest {
     since: u64,
 }
 
-/// What is in memory only.
+/// The memtables of a tree.
 #[derive(Default)]
-struct Unflushed {
-    /// In the memtable that is being written to.
-    active: Option<InMemory>,
-    /// In the memtable that is being flushed.
-    sealed: Option<InMemory>,
+struct Memory {
+    /// The one that is written to.
+    active: Arc<Memtable>,
+    /// The one that is being flushed.
+    sealed: Option<Arc<Memtable>>,
+    /// Those that were flushed, the oldest first. Snapshots that show no sequence from this one on may not see the tables, and
+    /// read them.
+    flushed: Vec<(Arc<Memtable>, u64)>,
 }
 
-/// What a memtable holds.
-struct InMemory {
-    /// The lowest sequence.
-    oldest: u64,
-    keys: Span,
-    /// The memtables, the oldest first, once they are sealed.
-    memtables: Vec<Arc<Memtable>>,
-}
-
-impl InMemory {
-    fn extend(&mut self, key: &Bytes) {
-        if *key < self.keys.0 {
-            self.keys.0 = detached(key);
-        } else if *key > self.keys.1 {
-            self.keys.1 = detached(key);
-        }
+impl Memory {
+    /// The memtables that a snapshot reads, the newest first.
+    fn shown(&self, below: u64) -> impl Iterator<Item = &Arc<Memtable>> {
+        let flushed = self.flushed.iter().rev().filter(move |(_, until)| below < *until);
+        let flushed = flushed.map(|(memtable, _)| memtable);
+        [&self.active].into_iter().chain(&self.sealed).chain(flushed)
     }
-}
-
-/// A copy: the key may be a part of something large.
-fn detached(key: &Bytes) -> Bytes {
-    Bytes::from(&**key)
 }
 
 impl Tree {
     pub(crate) fn insert(&self, key: Bytes, value: Bytes, sequence: u64) -> u64 {
-        self.note(&key, sequence);
         self.emptied.fill(&key, sequence);
-        self.tree.insert(Slice::from(key.0), Slice::from(value.0), sequence).1
+        self.memory().active.put(Version { key, sequence, value: Some(value) })
     }
 
     pub(crate) fn remove(&self, key: Bytes, sequence: u64) -> u64 {
-        self.note(&key, sequence);
         self.emptied.note_removed(&key);
-        self.tree.remove(Slice::from(key.0), sequence).1
+        self.memory().active.put(Version { key, sequence, value: None })
     }
 
     /// Begins to write what a batch has for it. The caller holds the commit lock until it is written.
-    pub(crate) fn begin_batch(
-        &self,
-        (first, last): (&Bytes, &Bytes),
-        sequence: u64,
-    ) -> Writing<'_> {
-        self.note(first, sequence);
-        self.note(last, sequence);
+    pub(crate) fn begin_batch(&self, sequence: u64) -> Writing<'_> {
         let fills = self.emptied.begin_filling(sequence);
-        Writing { tree: self, memtable: self.tree.active_memtable(), fills }
+        Writing { tree: self, memtable: Arc::clone(&self.memory().active), fills }
     }
 
-    /// Before the memtable gets the key: a walk that does not find it there must know that it may be.
-    fn note(&self, key: &Bytes, oldest: u64) {
-        match &mut self.unflushed().active {
-            Some(active) => active.extend(key),
-            empty => {
-                let (keys, memtables) = ((detached(key), detached(key)), Vec::new());
-                *empty = Some(InMemory { oldest, keys, memtables });
-            }
-        }
+    fn memory(&self) -> RwLockReadGuard<'_, Memory> {
+        self.memory.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn unflushed(&self) -> MutexGuard<'_, Unflushed> {
-        self.unflushed.lock().unwrap_or_else(PoisonError::into_inner)
+    fn change_memory(&self) -> RwLockWriteGuard<'_, Memory> {
+        self.memory.write().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The lowest sequence that is in memory only.
     pub(crate) fn oldest_unflushed(&self) -> Option<u64> {
-        let unflushed = self.unflushed();
-        unflushed.sealed.as_ref().or(unflushed.active.as_ref()).map(|memory| memory.oldest)
+        let memory = self.memory();
+        memory.sealed.as_ref().unwrap_or(&memory.active).oldest()
     }
 
     /// Begins a new memtable, so that the present one can be flushed. The caller holds the commit
-    /// lock, and is the only one to flush.
+    /// lock, is the only one to flush, and has flushed the one before.
     pub(crate) fn seal(&self) {
-        let mut unflushed = self.unflushed();
-        let Some(memtable) = self.tree.rotate_memtable() else { return };
-        let active = unflushed.active.take();
-        match (&mut unflushed.sealed, active) {
-            (Some(sealed), Some(active)) => {
-                sealed.extend(&active.keys.0);
-                sealed.extend(&active.keys.1);
-            }
-            (sealed, active) => *sealed = sealed.take().or(active),
-        }
-        if let Some(sealed) = &mut unflushed.sealed {
-            sealed.memtables.push(memtable);
+        let mut memory = self.change_memory();
+        if memory.sealed.is_none() && memory.active.oldest().is_some() {
+            memory.sealed = Some(std::mem::take(&mut memory.active));
         }
     }
 
     /// Whether keys of a range may be in memory only.
     pub(crate) fn has_in_memory(&self, range: &KeyRange) -> bool {
-        let overlaps =
-            |keys: &Span| !is_before(&keys.1, &range.start) && !is_behind(&keys.0, &range.end);
-        let unflushed = self.unflushed();
-        unflushed.active.iter().chain(&unflushed.sealed).any(|memory| overlaps(&memory.keys))
+        let memory = self.memory();
+        let mut memtables = [&memory.active].into_iter().chain(&memory.sealed);
+        memtables.any(|memtable| overlaps(memtable, range))
     }
 
     fn newest(&self) -> MutexGuard<'_, Newest> {
@@ -248,16 +213,16 @@ impl Tree {
 
     /// Whether a memtable was sealed and could not be flushed.
     pub(crate) fn has_sealed(&self) -> bool {
-        self.unflushed().sealed.is_some()
+        self.memory().sealed.is_some()
     }
 
     pub(crate) fn is_full(&self, memtable_bytes: u64) -> bool {
-        self.tree.active_memtable().size() > memtable_bytes
+        self.memory().active.bytes() > memtable_bytes
     }
 
     /// Whether writers must wait before they add more.
     pub(crate) fn is_behind(&self, memtable_bytes: u64) -> bool {
-        self.tree.active_memtable().size() > memtable_bytes * MAX_MEMTABLES
+        self.memory().active.bytes() > memtable_bytes * MAX_MEMTABLES
             || self.tree.l0_run_count() > MAX_FIRST_LEVEL_RUNS
     }
 
@@ -274,6 +239,11 @@ impl Tree {
     }
 
     pub(crate) fn get(&self, key: &[u8], below: u64) -> Result<Option<Bytes>, ReadError> {
+        // First what is in memory: what a flush moves meanwhile is found in both.
+        let found = self.memory().shown(below).find_map(|memtable| memtable.get(key, below));
+        if let Some(value) = found {
+            return Ok(value);
+        }
         let value = self.tree.get(key, below).map_err(|error| self.read_error(error))?;
         Ok(value.map(|value| Bytes(value.into())))
     }
@@ -294,7 +264,12 @@ impl Tree {
         }
         let learns = direction == Direction::Forward && self.emptied.wants_to_learn();
         let looked_at = learns.then(|| range.clone());
-        let pairs = self.tree.range::<Vec<u8>, _>((range.start, range.end), below, None);
+        let memory = self.memory();
+        let memtables = memory.shown(below).filter(|memtable| overlaps(memtable, &range));
+        let memtables: Vec<Arc<Memtable>> = memtables.cloned().collect();
+        drop(memory);
+        let bounds = (range.start.clone(), range.end.clone());
+        let pairs = self.tree.range::<Vec<u8>, _>(bounds, below, None);
         let tree = Arc::clone(self);
         let read = move |guard: lsm_tree::IterGuardImpl| {
             let _held = &held;
@@ -303,13 +278,17 @@ impl Tree {
                 Err(error) => Err(tree.read_error(error)),
             }
         };
-        match (direction, looked_at) {
-            (Direction::Forward, None) => Box::new(pairs.map(read)),
-            (Direction::Forward, looked_at) => {
-                let (tree, pairs) = (Arc::clone(self), pairs.map(read));
-                Box::new(LearningScan { tree, pairs, looked_at, below })
-            }
-            (Direction::Backward, _) => Box::new(pairs.rev().map(read)),
+        let tables: Scan = match direction {
+            Direction::Forward => Box::new(pairs.map(read)),
+            Direction::Backward => Box::new(pairs.rev().map(read)),
+        };
+        let pairs = match memtables.is_empty() {
+            true => tables,
+            false => Box::new(MergeScan::new(memtables, tables, range, direction, below)),
+        };
+        match looked_at {
+            None => pairs,
+            looked_at => Box::new(LearningScan { tree: Arc::clone(self), pairs, looked_at, below }),
         }
     }
 
@@ -326,7 +305,7 @@ impl Tree {
                 return Box::new(ScanWalk::from(Box::new(std::iter::empty()) as Scan));
             }
         }
-        let mut layers = self.layers_in_memory();
+        let mut layers = self.layers_in_memory(below);
         let (version, newest) = (self.tree.current_version(), *self.newest());
         if version.id() != newest.version || below < newest.since {
             return Box::new(ScanWalk::from(self.scan(range, Direction::Forward, below, held)));
@@ -336,19 +315,13 @@ impl Tree {
         Box::new(TreeWalk::new(Arc::clone(self), range, (below, held), layers))
     }
 
-    /// The memtables, the newest first.
-    fn layers_in_memory(&self) -> Vec<Layer> {
-        // A memtable is sealed under this lock.
-        let unflushed = self.unflushed();
-        let active = unflushed
-            .active
-            .iter()
-            .map(|active| Layer::Memory(self.tree.active_memtable(), active.keys.clone()));
-        let sealed = unflushed.sealed.iter().flat_map(|sealed| {
-            let memtables = sealed.memtables.iter().rev();
-            memtables.map(|memtable| Layer::Memory(Arc::clone(memtable), sealed.keys.clone()))
-        });
-        active.chain(sealed).collect()
+    /// The memtables that a snapshot reads, the newest first.
+    fn layers_in_memory(&self, below: u64) -> Vec<Layer> {
+        let memory = self.memory();
+        let layer = |memtable: &Arc<Memtable>| {
+            memtable.span().map(|keys| Layer::Memory(Arc::clone(memtable), keys))
+        };
+        memory.shown(below).filter_map(layer).collect()
     }
 
     /// The file of a table, which stays open for the next reader.
@@ -421,32 +394,33 @@ impl Writing<'_> {
         if self.fills {
             self.tree.emptied.fill(&key, sequence);
         }
-        let (key, value) = (Slice::from(key.0), Slice::from(value.0));
-        self.put(InternalValue::from_components(key, value, sequence, ValueType::Value))
+        self.memtable.put(Version { key, sequence, value: Some(value) })
     }
 
     /// Returns the size of the memtable.
     pub(crate) fn remove(&self, key: Bytes, sequence: u64) -> u64 {
         self.tree.emptied.note_removed(&key);
-        self.put(InternalValue::new_tombstone(Slice::from(key.0), sequence))
-    }
-
-    fn put(&self, item: InternalValue) -> u64 {
-        self.memtable.insert(item).1
+        self.memtable.put(Version { key, sequence, value: None })
     }
 }
 
+/// Whether a memtable may have keys of a range.
+fn overlaps(memtable: &Memtable, range: &KeyRange) -> bool {
+    let keys = memtable.span();
+    keys.is_some_and(|keys| !is_before(&keys.1, &range.start) && !is_behind(&keys.0, &range.end))
+}
+
 /// A scan that tells its tree where the first key of its range is.
-struct LearningScan<I> {
+struct LearningScan {
     tree: Arc<Tree>,
-    pairs: I,
+    pairs: Scan,
     /// The range, until its first key is known.
     looked_at: Option<KeyRange>,
     below: u64,
 }
 
-impl<I: Iterator<Item = Result<(Bytes, Bytes), ReadError>>> Iterator for LearningScan<I> {
-    type Item = I::Item;
+impl Iterator for LearningScan {
+    type Item = Result<(Bytes, Bytes), ReadError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         let next = self.pairs.next();

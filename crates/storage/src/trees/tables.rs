@@ -9,9 +9,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use lsm_tree::compaction::{Leveled, MoveDown};
-use lsm_tree::{AbstractTree, InternalValue, Memtable, SeqNo, Slice, Table, ValueType};
+use lsm_tree::{AbstractTree, InternalValue, SeqNo, Slice, Table, ValueType};
 
 use super::{Tree, close_to_others};
+use crate::memtable::{Memtable, Version};
 use crate::store::{Bytes, KeyRange};
 use crate::table_walk::{Span, is_before, is_behind};
 
@@ -41,19 +42,20 @@ impl Tree {
         oldest_snapshot: u64,
         without: Option<&KeyRange>,
     ) -> Result<(), lsm_tree::Error> {
-        let lock = self.tree.get_flush_lock();
-        let sealed = self.unflushed().sealed.as_ref().map(|sealed| sealed.memtables.clone());
-        match sealed.as_deref() {
-            Some([memtable]) => {
-                let tables = self.write_tables(memtable, oldest_snapshot, without)?;
-                let flushed = [memtable.id()];
-                self.tree.register_tables(&tables, None, None, &flushed, oldest_snapshot)?;
-            }
-            _ => drop(self.tree.flush(&lock, oldest_snapshot)?),
+        let sealed = self.memory().sealed.clone();
+        let Some(memtable) = sealed else { return Ok(()) };
+        let tables = self.write_tables(&memtable, oldest_snapshot, without)?;
+        if !tables.is_empty() {
+            let _lock = self.tree.get_flush_lock();
+            self.tree.register_tables(&tables, None, None, &[], oldest_snapshot)?;
         }
-        drop(lock);
-        self.unflushed().sealed = None;
         self.note_tables();
+        // After the tables are there: a reader looks for them last.
+        let mut memory = self.change_memory();
+        let until = self.sequences.get();
+        memory.sealed = None;
+        memory.flushed.push((memtable, until));
+        drop(memory);
         close_to_others(&self.path)?;
         Ok(())
     }
@@ -65,7 +67,7 @@ impl Tree {
         without: Option<&KeyRange>,
     ) -> Result<Vec<Table>, lsm_tree::Error> {
         let mut flushed = Flushed {
-            items: memtable.iter().peekable(),
+            items: memtable.versions().map(item).peekable(),
             oldest_snapshot,
             without,
             large: large_owners(memtable, self.memtable_bytes),
@@ -94,8 +96,7 @@ impl Tree {
                 Some((_, last)) => last.clone_from(&key),
                 None => span = Some((key.clone(), key.clone())),
             }
-            let (key, value) = (Slice::from(key.0), Slice::from(value.0));
-            Ok(InternalValue::from_components(key, value, sequence, ValueType::Value))
+            Ok(item(Version { key, sequence, value: Some(value) }))
         });
         let written = self.tree.flush_to_tables(items)?;
         let (Some((tables, _)), Some((first, last))) = (written, span) else { return Ok(()) };
@@ -139,6 +140,7 @@ impl Tree {
     /// Forgets tables and memtables that no snapshot reads any more: a flush or a merge, which cannot know that its outcome is
     /// shown, keeps those before it.
     pub(crate) fn forget_older(&self, oldest_snapshot: u64) -> Result<(), lsm_tree::Error> {
+        self.change_memory().flushed.retain(|(_, until)| oldest_snapshot < *until);
         self.tree.get_version_history_lock().maintenance(&self.path, oldest_snapshot)
     }
 
@@ -173,6 +175,18 @@ impl Tree {
     }
 }
 
+/// A version as the engine writes it.
+fn item(Version { key, sequence, value }: Version) -> InternalValue {
+    let key = Slice::from(key.0);
+    match value {
+        Some(value) => {
+            let value = Slice::from(value.0);
+            InternalValue::from_components(key, value, sequence, ValueType::Value)
+        }
+        None => InternalValue::new_tombstone(key, sequence),
+    }
+}
+
 /// The part of a key that tells whose it is.
 fn owner(key: &[u8]) -> &[u8] {
     &key[..key.len().min(OWNER_LENGTH)]
@@ -183,9 +197,8 @@ fn large_owners(memtable: &Memtable, memtable_bytes: u64) -> Vec<Slice> {
     let min_bytes = |part: u64| (memtable_bytes / part).max(MIN_BYTES);
     let mut least = min_bytes(PART_OF_FEW);
     let mut owners: Vec<(Slice, u64)> = Vec::new();
-    for item in memtable.items.iter() {
-        let key = &item.key().user_key;
-        let bytes = (key.len() + item.value().len()) as u64;
+    memtable.for_each(|Version { key, value, .. }| {
+        let bytes = (key.len() + value.as_ref().map_or(0, |value| value.len())) as u64;
         match owners.last_mut() {
             Some((last, sum)) if **last == *owner(key) => *sum += bytes,
             _ => {
@@ -196,7 +209,7 @@ fn large_owners(memtable: &Memtable, memtable_bytes: u64) -> Vec<Slice> {
                 owners.push((Slice::from(owner(key)), bytes));
             }
         }
-    }
+    });
     owners.into_iter().filter(|(_, sum)| *sum >= least).map(|(owner, _)| owner).collect()
 }
 
