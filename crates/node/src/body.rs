@@ -31,6 +31,20 @@ pub struct CommandBody {
     fields: Vec<Field>,
     /// The name of the first field, which is asked for many times.
     name: Box<str>,
+    /// The marks of all names, a bit for each. Most fields that are asked for are not there.
+    marks: u64,
+    /// Where the text of `$db` is, which is asked for many times; nowhere if it is not text, or is not among the bytes.
+    database: Range<usize>,
+}
+
+/// A number below 64 that stands for a name: names with different marks are different.
+const fn mark_of(name: &[u8]) -> u8 {
+    let (first, last) = match name {
+        [] => (0, 0),
+        [first, .., last] => (*first, *last),
+        [only] => (*only, *only),
+    };
+    ((first as usize ^ (last as usize) << 2 ^ name.len() << 3) % 64) as u8
 }
 
 /// The body has no such field, or it has another type.
@@ -40,6 +54,7 @@ pub struct NoSuchValue;
 #[derive(Clone)]
 struct Field {
     name: Range<usize>,
+    mark: u8,
     kind: ElementType,
     /// Where its value is, without the type and the name.
     place: Range<usize>,
@@ -56,17 +71,21 @@ impl From<Document> for CommandBody {
         };
         let mut fields = Vec::with_capacity(document.len());
         let first = document.keys().next().map_or("", String::as_str).into();
+        let mut marks = 0;
         for (name, value) in document {
+            let mark = mark_of(name.as_bytes());
+            marks |= 1 << mark;
             let nested =
                 value.as_document().and_then(|nested| RawDocumentBuf::try_from(nested).ok());
             fields.push(Field {
                 name: append(name.as_bytes()),
+                mark,
                 kind: value.element_type(),
                 place: nested.map_or(0..0, |nested| append(nested.as_bytes())),
                 value: OnceLock::from(value),
             });
         }
-        Self { bytes: bytes.into(), fields, name: first }
+        Self { bytes: bytes.into(), fields, name: first, marks, database: 0..0 }
     }
 }
 
@@ -79,6 +98,7 @@ impl CommandBody {
     pub(crate) fn from_raw(document: &RawDocument) -> Result<Self, CommandError> {
         let bytes: Box<[u8]> = document.as_bytes().into();
         let mut fields = Vec::with_capacity(USUAL_FIELDS);
+        let (mut marks, mut database) = (0, 0..0);
         let mut elements = Elements::new(&bytes)?;
         while let Some(Element { kind, name, place }) = elements.next()? {
             if fields.len() == MAX_FIELDS {
@@ -86,9 +106,14 @@ impl CommandBody {
                 return Err(CommandError::bad_value(why));
             }
             check_value_bytes(kind, &bytes[place.clone()], Depth::COMMAND)?;
-            fields.push(Field { name, kind, place, value: OnceLock::new() });
+            if kind == ElementType::String && bytes[name.clone()] == *b"$db" {
+                database = place.start + 4..place.end - 1;
+            }
+            let mark = mark_of(&bytes[name.clone()]);
+            marks |= 1 << mark;
+            fields.push(Field { name, mark, kind, place, value: OnceLock::new() });
         }
-        let mut body = Self { bytes, fields, name: Box::default() };
+        let mut body = Self { bytes, fields, name: Box::default(), marks, database };
         body.name = body.fields.first().map_or("", |field| body.text(field)).into();
         match body.doubled() {
             Some(name) => Err(CommandError::new(
@@ -120,7 +145,14 @@ impl CommandBody {
     }
 
     fn field(&self, name: &str) -> Option<&Field> {
-        self.fields.iter().find(|field| self.bytes[field.name.clone()] == *name.as_bytes())
+        let mark = mark_of(name.as_bytes());
+        if self.marks & 1 << mark == 0 {
+            return None;
+        }
+        let is_it = |field: &&Field| {
+            field.mark == mark && self.bytes[field.name.clone()] == *name.as_bytes()
+        };
+        self.fields.iter().find(is_it)
     }
 
     fn value<'a>(&'a self, field: &'a Field) -> &'a Bson {
@@ -134,7 +166,31 @@ impl CommandBody {
 
     /// The database that the command is meant for.
     pub fn database(&self) -> &str {
-        self.get_str("$db").unwrap_or("admin")
+        if self.database.is_empty() {
+            return self.get_text("$db").unwrap_or("admin");
+        }
+        std::str::from_utf8(&self.bytes[self.database.clone()]).unwrap_or_default()
+    }
+
+    /// The text of a field, read where it came. None if there is no such field, or it is no text.
+    pub fn get_text(&self, name: &str) -> Option<&str> {
+        let field = self.field(name).filter(|field| field.kind == ElementType::String)?;
+        if field.place.is_empty() {
+            return self.value(field).as_str();
+        }
+        let bytes = &self.bytes[field.place.clone()];
+        std::str::from_utf8(bytes.get(4..bytes.len() - 1)?).ok()
+    }
+
+    /// The number of a field, read where it came. None if there is no such field, or it is no whole number by its type.
+    pub(crate) fn get_whole(&self, name: &str) -> Option<i64> {
+        let field = self.field(name)?;
+        let bytes = &self.bytes[field.place.clone()];
+        match field.kind {
+            ElementType::Int32 => Some(i32::from_le_bytes(bytes.try_into().ok()?).into()),
+            ElementType::Int64 => Some(i64::from_le_bytes(bytes.try_into().ok()?)),
+            _ => None,
+        }
     }
 
     /// The value of the first field.
@@ -346,6 +402,10 @@ mod tests {
         assert_eq!(body.to_document(), sent);
         assert_eq!((body.name(), body.get_str("find")), ("find", Ok("c")));
         assert_eq!(body.get_i64("int"), Err(NoSuchValue));
+        assert_eq!((body.get_whole("int"), body.get_whole("long")), (Some(7), Some(1 << 40)));
+        assert_eq!((body.get_whole("double"), body.get_text("int")), (None, None));
+        assert_eq!((body.get_text("find"), body.get_text("empty")), (Some("c"), Some("")));
+        assert_eq!(CommandBody::from(sent.clone()).get_text("find"), Some("c"));
         assert_eq!(CommandBody::from(sent.clone()), sent);
     }
 
@@ -374,6 +434,35 @@ mod tests {
             }
         }
         assert!(refused > 1000 && read > 1000, "{refused} {read}");
+    }
+
+    #[test]
+    fn names_are_found_whatever_their_marks() {
+        let names: Vec<String> = (0..500).map(|number| format!("{number:x}")).collect();
+        let even: Document =
+            names.iter().step_by(2).map(|name| (name.clone(), Bson::Null)).collect();
+        let raw = from_bytes(RawDocumentBuf::try_from(&even).unwrap().as_bytes()).unwrap();
+        for body in [raw, CommandBody::from(even)] {
+            for (place, name) in names.iter().enumerate() {
+                assert_eq!(body.contains_key(name), place % 2 == 0, "{name}");
+            }
+        }
+        let one = |name: &str| CommandBody::from(doc! { name: 1 });
+        assert!(one("").contains_key("") && one("a").contains_key("a"));
+    }
+
+    #[test]
+    fn the_database_is_the_text_that_was_sent() {
+        let database = |sent: Document| {
+            let raw = from_bytes(RawDocumentBuf::try_from(&sent).unwrap().as_bytes()).unwrap();
+            let databases = [raw, CommandBody::from(sent)].map(|body| body.database().to_owned());
+            assert_eq!(databases[0], databases[1]);
+            databases[0].clone()
+        };
+        assert_eq!(database(doc! { "ping": 1, "$db": "bücher", "$dc": "x" }), "bücher");
+        assert_eq!(database(doc! { "ping": 1, "$db": "" }), "");
+        assert_eq!(database(doc! { "ping": 1, "$db": 7 }), "admin");
+        assert_eq!(database(doc! { "ping": 1 }), "admin");
     }
 
     #[test]

@@ -162,6 +162,14 @@ impl Command {
         }
     }
 
+    /// The write concern as the client sent it, if that is the one that counts.
+    pub(crate) fn given_write_concern(&self) -> Option<&RawDocument> {
+        match &self.concerns.write {
+            EffectiveWriteConcern::Given => self.body.get_raw_document("writeConcern"),
+            _ => None,
+        }
+    }
+
     /// Lets another write concern count than the client's; none if the set acknowledges the write.
     pub fn set_write_concern(&mut self, concern: Option<Document>) {
         self.concerns.write = match concern {
@@ -185,7 +193,7 @@ impl Command {
         beside: Vec<(String, Vec<RawDocumentBuf>)>,
     ) -> Result<Self, CommandError> {
         let mut parsed = CommandBody::from_raw(body)?;
-        let mut sequences = Vec::with_capacity(1);
+        let mut sequences = Vec::new();
         for (name, documents) in beside {
             if parsed.contains_key(&name) {
                 return Err(CommandError::new(

@@ -121,7 +121,10 @@ impl Request<'_> {
 
     /// The collection that the first field names.
     pub(crate) fn namespace(&self, command: &Command) -> Result<Namespace, CommandError> {
-        self.collection_named(command.body.get(&self.name))
+        match command.body.get_text(&self.name) {
+            Some(collection) => Namespace::new(&self.database, collection),
+            None => self.collection_named(command.body.get(&self.name)),
+        }
     }
 
     /// The collection of this name.

@@ -142,6 +142,11 @@ impl<'a> Fields<'a> {
     }
 
     pub(crate) fn integer(&self, name: &str) -> Result<Option<i64>, CommandError> {
+        if let Source::Body(body) = self.source
+            && let Some(number) = body.get_whole(name)
+        {
+            return Ok(Some(number));
+        }
         match self.raw(name) {
             None => Ok(None),
             Some(value) => match whole_number(value) {

@@ -367,7 +367,7 @@ impl IndexSource {
                     self.begun += 1;
                     let (view, index) = (&self.records.view, &self.access.index);
                     match self.access.is_by_id() {
-                        true => view.by_id_entry(&self.collection, index, entry)?,
+                        true => view.by_id_entry(&self.collection, index, entry, None)?,
                         false => view.unique_entry(entry)?.map(|record| (record, None)),
                     }
                 }

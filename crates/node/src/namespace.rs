@@ -54,6 +54,11 @@ impl Namespace {
         }
     }
 
+    /// Both names with the dot between them.
+    pub fn full_name(&self) -> String {
+        [self.database.as_str(), self.collection.as_str()].join(".")
+    }
+
     /// Whether it is its member's own business, which no other member sees.
     pub fn is_unreplicated(&self) -> bool {
         self.database == "local" || self.collection == PROFILE_COLLECTION
@@ -73,7 +78,12 @@ impl fmt::Display for Namespace {
 
 /// Refuses names that cannot be a database.
 pub fn check_database_name(name: &str) -> Result<(), CommandError> {
-    let forbidden = |byte: u8| b"/\\. \"$*<>:|?\0".contains(&byte);
+    let forbidden = |byte: u8| {
+        matches!(
+            byte,
+            b'/' | b'\\' | b'.' | b' ' | b'"' | b'$' | b'*' | b'<' | b'>' | b':' | b'|' | b'?' | 0
+        )
+    };
     if name.is_empty() || name.len() > MAX_DATABASE_NAME_LENGTH || name.bytes().any(forbidden) {
         return Err(invalid(format!("Invalid database name: '{name}'")));
     }

@@ -369,6 +369,9 @@ impl Node {
 
     /// What an active fail point does to this command. Counts the command against its limit.
     pub fn intercept(&self, context: &Context, command: &Command) -> Option<Injection> {
+        if !self.options.test_commands {
+            return None;
+        }
         let is_limited = || self.time_left(command).is_some();
         lock(&self.fail_points).intercept(context, command, is_limited)
     }

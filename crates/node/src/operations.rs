@@ -72,6 +72,11 @@ impl Registered {
         &self.operation
     }
 
+    /// The name of the command.
+    pub fn name(&self) -> &str {
+        self.operation.command.name()
+    }
+
     /// What the command works on.
     pub fn namespace(&self) -> String {
         self.operation.namespace()

@@ -194,22 +194,25 @@ impl View {
         };
         let mut key = Vec::with_capacity(USUAL_KEY_BYTES);
         first_key(document, &index.fields, &mut key)?;
-        let (entry, _) = index_entry(index, &key, RecordId(0));
-        Ok(match self.by_id_entry(collection, index, &entry)? {
+        let mut entry = Vec::with_capacity(Ident::LENGTH + key.len());
+        append_index_entry(&mut entry, index, &key, RecordId(0));
+        Ok(match self.by_id_entry(collection, index, &entry, Some(document))? {
             Some((record, Some(found))) => Some((record, found)),
             Some((record, None)) => self.record(collection, record)?.map(|found| (record, found)),
             None => None,
         })
     }
 
-    /// The record under a whole key of the index of `_id`, with its document if that was needed to find it.
+    /// The record under a whole key of the index of `_id`, with its document if that was needed to find it. `like` is a
+    /// document with the same `_id`, if there is one.
     pub(crate) fn by_id_entry(
         &self,
         collection: &Collection,
         index: &Index,
         entry: &[u8],
+        like: Option<&RawDocument>,
     ) -> Result<Option<(RecordId, Option<DocumentBytes>)>, CommandError> {
-        if let Some((record, found)) = self.guessed(collection, index, entry)? {
+        if let Some((record, found)) = self.guessed(collection, index, entry, like)? {
             return Ok(Some((record, Some(found))));
         }
         let Some(record) = self.unique_entry(entry)? else { return Ok(None) };
@@ -223,9 +226,13 @@ impl View {
         collection: &Collection,
         index: &Index,
         entry: &[u8],
+        like: Option<&RawDocument>,
     ) -> Result<Option<(RecordId, DocumentBytes)>, CommandError> {
         let Some(record) = self.places.guess(entry) else { return Ok(None) };
         let Some(document) = self.record(collection, record)? else { return Ok(None) };
+        if like.is_some_and(|like| begins_like(&document, like)) {
+            return Ok(Some((record, document)));
+        }
         let mut key = Vec::with_capacity(USUAL_KEY_BYTES);
         first_key(&document, &index.fields, &mut key)?;
         let is_right = entry.strip_prefix(&index.ident.prefix()[..]) == Some(&key[..]);
@@ -238,6 +245,16 @@ impl View {
             Some(value) => RecordId::from_suffix(&value).map(Some).ok_or_else(damaged),
             None => Ok(None),
         }
+    }
+}
+
+/// Whether a document begins with all that another one holds, byte by byte: then both have the same `_id`. A filter
+/// holds nothing else, and `_id` comes first in what is stored.
+fn begins_like(document: &RawDocument, other: &RawDocument) -> bool {
+    let (document, other) = (document.as_bytes(), other.as_bytes());
+    match (document.get(4..), other.get(4..other.len() - 1)) {
+        (Some(document), Some(other)) => !other.is_empty() && document.starts_with(other),
+        _ => false,
     }
 }
 
@@ -350,7 +367,10 @@ mod tests {
         let entry = index_entry(index, &key, first).0;
         before.places.learn(&entry, first);
         assert_eq!(by_id(&before, 2).map(|found| found.1), Some(2), "the record of another");
-        assert!(before.guessed(&collection, index, &entry).unwrap().is_some(), "learnt anew");
+        assert!(before.guessed(&collection, index, &entry, None).unwrap().is_some(), "learnt");
+        let two = rawdoc! { "_id": 2 };
+        before.places.learn(&entry, first);
+        assert!(before.guessed(&collection, index, &entry, Some(&two)).unwrap().is_none());
         before.places.learn(&entry, RecordId(99));
         assert_eq!(by_id(&before, 2).map(|found| found.1), Some(2), "no record");
         // A document that came again lies elsewhere: each snapshot shows its own.

@@ -100,17 +100,16 @@ impl Events {
 }
 
 /// What the client of a command that may run wants to be sure of.
-struct Admitted {
+struct Admitted<'s> {
     writes: bool,
     retryable: bool,
     /// The session of a retryable write: only that can meet the fail point that cuts it off.
     session: Option<Arc<CommandBody>>,
     read_concern: Option<ReadConcern>,
     write_concern: Option<Wanted>,
-    patience: Patience,
+    patience: Patience<'s>,
     /// How much time the client gives it, and since when.
-    limit: Option<Duration>,
-    began: Instant,
+    limit: Option<(Duration, Instant)>,
 }
 
 /// Frees what a command that was stopped leaves, once it has an answer or the connection's task ends: that may
@@ -134,7 +133,7 @@ impl Connection {
         &mut self,
         command: Command,
     ) -> Result<Option<RawDocumentBuf>, ConnectionError> {
-        let (started, name) = (Instant::now(), command.name().to_owned());
+        let started = Instant::now();
         let facts = command.facts();
         (self.reads_majority, self.is_injected) = (false, false);
         let mut context = Context {
@@ -146,7 +145,9 @@ impl Connection {
         };
         let operation = self.shared.node.register(&context, &command);
         let after = After(Arc::clone(&context.interrupt));
-        let answered = self.answer(command, &mut context).await;
+        // Counting those who share it is costly where all workers do so for every command: once is enough.
+        let shared = Arc::clone(&self.shared);
+        let answered = self.answer(&shared, command, &mut context).await;
         drop(after);
         let mut body = match answered {
             Ok(body) | Err(Ended::Reply(body)) => body,
@@ -154,8 +155,8 @@ impl Connection {
             Err(Ended::Failed(error)) => return Err(error),
         };
         // Intentional waits are not slow.
-        if !is_hello(&name) && !operation.has_waited() {
-            self.tell(&operation, &name, started.elapsed(), &body);
+        if !is_hello(operation.name()) && !operation.has_waited() {
+            self.tell(&operation, started.elapsed(), &body);
         }
         drop(operation);
         // A client takes an injected error for new only if it does not know better.
@@ -171,7 +172,7 @@ impl Connection {
     }
 
     /// Tells of a command that has ended, in the profile and in the log, if it is worth it.
-    fn tell(&self, operation: &Registered, name: &str, took: Duration, body: &RawDocumentBuf) {
+    fn tell(&self, operation: &Registered, took: Duration, body: &RawDocumentBuf) {
         if !self.shared.node.may_be_told(took) {
             return;
         }
@@ -181,7 +182,7 @@ impl Connection {
             Ok(false) => {}
             Ok(true) => {
                 let (connection, millis) = (self.client.connection_id, took.as_millis() as u64);
-                let namespace = operation.namespace();
+                let (name, namespace) = (operation.name(), operation.namespace());
                 tracing::info!(command = name, namespace, connection, millis, "slow command");
             }
             Err(error) => tracing::warn!(%error, "the profile cannot be written"),
@@ -191,16 +192,17 @@ impl Connection {
     /// The four steps.
     async fn answer(
         &mut self,
+        shared: &Arc<Shared>,
         command: Command,
         context: &mut Context,
     ) -> Result<RawDocumentBuf, Ended> {
         let injection = self.inject(&command, context).await?;
         self.answer_here(&command, context).await?;
-        let (mut admitted, command) = self.admit(command, context).await?;
+        let (mut admitted, command) = self.admit(shared, command, context).await?;
         let reply = self.run_admitted(&mut admitted, command, context).await?;
         let op_time = reply.op_time;
         let mut body = self.durable(reply, &admitted).await?;
-        if let Some(set) = &self.shared.replica_set {
+        if let Some(set) = &shared.replica_set {
             if let Some(concern) = admitted.read_concern {
                 admitted.patience.wait(set.confirm(concern)).await?;
             }
@@ -314,24 +316,25 @@ impl Connection {
     }
 
     /// Decides the command's concerns and waits for the time that it wants to read after.
-    async fn admit(
+    async fn admit<'s>(
         &mut self,
+        shared: &'s Arc<Shared>,
         mut command: Command,
         context: &Context,
-    ) -> Result<(Admitted, Command), Ended> {
+    ) -> Result<(Admitted<'s>, Command), Ended> {
         let writes = command.may_write();
-        let write_concern = match &self.shared.replica_set {
+        let write_concern = match &shared.replica_set {
             None => None,
             Some(set) => {
                 set.complete_read_concern(&mut command)?;
                 set.take_concern(&mut command, writes)?
             }
         };
-        let limit = self.shared.node.time_left(&command);
-        let patience = Patience::start(&self.shared, limit, &context.interrupt);
-        let began = Instant::now();
+        let limit = shared.node.time_left(&command);
+        let patience = Patience::start(shared, limit, &context.interrupt);
+        let limit = limit.map(|limit| (limit, Instant::now()));
         let mut read_concern = None;
-        if let Some(set) = &self.shared.replica_set {
+        if let Some(set) = &shared.replica_set {
             patience.wait(set.wait_for_cluster_time(&command)).await?;
             read_concern = ReadConcern::of(&command);
         }
@@ -339,37 +342,29 @@ impl Connection {
         // Statements of a transaction are not repeated by themselves.
         let retryable = command.body.contains_key("txnNumber") && !is_statement(&command);
         let session = retryable.then(|| Arc::clone(&command.body));
-        let admitted = Admitted {
-            writes,
-            retryable,
-            session,
-            read_concern,
-            write_concern,
-            patience,
-            limit,
-            began,
-        };
+        let admitted =
+            Admitted { writes, retryable, session, read_concern, write_concern, patience, limit };
         Ok((admitted, command))
     }
 
     /// Runs an admitted command, again after each event that it waits for.
     async fn run_admitted(
         &mut self,
-        admitted: &mut Admitted,
+        admitted: &mut Admitted<'_>,
         command: Command,
         context: &mut Context,
     ) -> Result<Reply, Ended> {
-        let shared = Arc::clone(&self.shared);
+        let shared = admitted.patience.shared;
         let hello = is_hello(command.name());
         let mut again = command.clone_if_it_may_wait();
         // Listening starts before the command looks, so that nothing falls in between.
-        let mut events = again.as_ref().map(|_| Events::of(&shared));
-        let entered = self.enter(&shared, admitted, command.name(), context).await?;
+        let mut events = again.as_ref().map(|_| Events::of(shared));
+        let entered = self.enter(shared, admitted, command.name(), context).await?;
         context.interrupt.set_waiting(false);
         let mut outcome = self.run_command(context, command, &admitted.patience).await?;
         drop(entered);
-        if let (Some(limit), Outcome::Reply(reply)) = (admitted.limit, &outcome) {
-            shared.node.keep_time_left(reply, limit.saturating_sub(admitted.began.elapsed()));
+        if let (Some((limit, began)), Outcome::Reply(reply)) = (admitted.limit, &outcome) {
+            shared.node.keep_time_left(reply, limit.saturating_sub(began.elapsed()));
         }
         let mut until = None;
         while let (Outcome::Wait { until: event, at_most }, Some(command), Some(events)) =
@@ -403,7 +398,7 @@ impl Connection {
     async fn enter<'s>(
         &self,
         shared: &'s Arc<Shared>,
-        admitted: &Admitted,
+        admitted: &Admitted<'_>,
         command: &str,
         context: &Context,
     ) -> Result<Option<Entered<'s>>, Ended> {
@@ -424,7 +419,7 @@ impl Connection {
     async fn keep_pace(
         &self,
         shared: &Shared,
-        admitted: &Admitted,
+        admitted: &Admitted<'_>,
         context: &Context,
     ) -> Result<(), Ended> {
         let pause = shared.node.write_pause(shared.clock.now());
@@ -445,9 +440,9 @@ impl Connection {
         &mut self,
         context: &Context,
         command: Command,
-        patience: &Patience,
+        patience: &Patience<'_>,
     ) -> Result<Outcome, Ended> {
-        let shared = Arc::clone(&self.shared);
+        let shared = patience.shared;
         let node = &shared.node;
         let kills = command.facts().is_some_and(CommandFacts::may_interrupt_others);
         let breaks = command.name() == "configureFailPoint";
@@ -489,9 +484,9 @@ impl Connection {
         &mut self,
         context: &Context,
         command: Command,
-        patience: &Patience,
+        patience: &Patience<'_>,
     ) -> Result<Outcome, Ended> {
-        let shared = Arc::clone(&self.shared);
+        let shared = patience.shared;
         let _permit = patience.wait(async { Ok(shared.long_commands.acquire().await) }).await?;
         let (node, interrupt) = (Arc::clone(&shared.node), Arc::clone(&context.interrupt));
         let context = Context { may_look_at: None, ..context.clone() };
@@ -532,7 +527,11 @@ impl Connection {
 
     /// The reply, once the writes that it reports are on disk. A write whose wait failed was applied all
     /// the same: its reply carries the write concern error.
-    async fn durable(&self, reply: Reply, admitted: &Admitted) -> Result<RawDocumentBuf, Ended> {
+    async fn durable(
+        &self,
+        reply: Reply,
+        admitted: &Admitted<'_>,
+    ) -> Result<RawDocumentBuf, Ended> {
         let Reply { mut body, durable: Some(sequence), .. } = reply else { return Ok(reply.body) };
         match admitted.patience.wait(self.shared.durability.wait(sequence)).await {
             Ok(()) => Ok(body),

@@ -4,11 +4,14 @@
 //! command in between is in `answering.rs`. Specifications: `message/OP_MSG.md`, `compression/OP_COMPRESSED.md`, and for streamed
 //! replies `server-discovery-and-monitoring/server-monitoring.md`.
 
+use std::future::poll_fn;
 use std::io;
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Instant;
 
-use bson::{Bson, Document, RawDocument, RawDocumentBuf};
+use bson::{Document, RawDocument, RawDocumentBuf};
 use quorate_node::{
     Client, Command, CommandError, CommandFacts, ErrorCode, MAX_SHORT_BYTES, check_client_metadata,
 };
@@ -21,8 +24,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::task::block_in_place;
 
 use crate::hello_stream::Streamed;
+use crate::leaving::Leaving;
 use crate::member_connection::MemberConnection;
-use crate::net::{ReadHalf, Stream, WriteHalf};
+use crate::net::{ReadHalf, Stream, WriteHalf, write_now};
 use crate::patience::reached;
 use crate::replica_set::ReplicaSet;
 use crate::server::Shared;
@@ -133,12 +137,11 @@ impl Connection {
 
     /// Serves the client until it leaves or the server ends.
     pub(crate) async fn run(mut self) -> Result<(), ConnectionError> {
-        let mut ending = self.shared.ending.subscribe();
-        let mut farewells = self.shared.farewells.subscribe();
+        let mut leaving = Leaving::new(&self.shared);
         // When the message began that a stranger has yet to finish.
         let mut begun: Option<Instant> = None;
         loop {
-            if farewells.has_changed().unwrap_or(false) {
+            if leaving.has_farewell() {
                 return Ok(());
             }
             let is_stranger = self.is_stranger();
@@ -161,17 +164,10 @@ impl Connection {
                         begun.get_or_insert_with(Instant::now);
                     }
                     let due = begun.map(|begun| begun + self.shared.stranger_timeout);
-                    tokio::select! {
-                        () = reached(due) => return Err(ConnectionError::SlowStranger),
-                        read = read_more(&mut self.stream, &mut self.decoder) => {
-                            if read? == 0 {
-                                return Ok(());
-                            }
-                        }
-                        _ = ending.wait_for(|ending| *ending) => return Ok(()),
-                        _ = farewells.changed() => return Ok(()),
+                    match self.read_or_leave(&mut leaving, due).await? {
+                        0 => return Ok(()),
+                        _ => continue,
                     }
-                    continue;
                 }
             };
             match self.set_of_member(&received) {
@@ -190,6 +186,26 @@ impl Connection {
                 return Ok(());
             }
         }
+    }
+
+    /// Reads more of the client's bytes. Zero means that the connection ends: the client has left, or has to.
+    async fn read_or_leave(
+        &mut self,
+        leaving: &mut Leaving,
+        due: Option<Instant>,
+    ) -> Result<usize, ConnectionError> {
+        let mut late = pin!(reached(due));
+        let mut reading = pin!(read_more(&mut self.stream, &mut self.decoder));
+        poll_fn(|context| {
+            if leaving.poll(context).is_ready() {
+                return Poll::Ready(Ok(0));
+            }
+            if let Poll::Ready(read) = reading.as_mut().poll(context) {
+                return Poll::Ready(read);
+            }
+            late.as_mut().poll(context).map(|()| Err(ConnectionError::SlowStranger))
+        })
+        .await
     }
 
     /// The set, if this message shows that another member of it is at the other end. A client that asks to
@@ -242,10 +258,12 @@ impl Connection {
             self.send(request, legacy, compressed, MsgFlags::NONE, &body).await?;
             return Ok(Next::GoOn);
         }
-        let farewells = self.shared.farewells.subscribe();
+        let farewells = streams.then(|| self.shared.farewells.subscribe());
         loop {
-            if streams && is_hello(command.name()) {
-                let streaming = self.stream_hellos(command, request, compressed, &farewells);
+            if let Some(farewells) = &farewells
+                && is_hello(command.name())
+            {
+                let streaming = self.stream_hellos(command, request, compressed, farewells);
                 // On the heap: other commands need no room for it.
                 match Box::pin(streaming).await? {
                     Streamed::Ended(next) => return Ok(next),
@@ -266,8 +284,9 @@ impl Connection {
                 None => MsgFlags::NONE,
             };
             let sent = self.send(request, legacy, compressed, flags, &body).await?;
+            let leaves = farewells.as_ref().is_some_and(|it| it.has_changed().unwrap_or(false));
             match next {
-                Some(_) if farewells.has_changed().unwrap_or(false) => return Ok(Next::Close),
+                Some(_) if leaves => return Ok(Next::Close),
                 Some(following) => {
                     command = following;
                     // The other clients hear the news before this one waits for the next.
@@ -324,13 +343,17 @@ impl Connection {
             MsgWriter::new(&mut self.output, id, response_to, flags, body).finish(compressor)?;
         }
         self.shared.node.count_sent(self.output.len());
-        let writing = async {
-            self.stream.write_all(&self.output).await?;
-            self.stream.flush().await
-        };
-        tokio::time::timeout(self.shared.write_timeout, writing)
-            .await
-            .map_err(|_| ConnectionError::SlowClient)??;
+        // Nearly every client takes its reply at once. Only the others need a timer.
+        let (written, is_flushed) = write_now(&mut self.stream, &self.output);
+        if !is_flushed {
+            let writing = async {
+                self.stream.write_all(&self.output[written..]).await?;
+                self.stream.flush().await
+            };
+            tokio::time::timeout(self.shared.write_timeout, writing)
+                .await
+                .map_err(|_| ConnectionError::SlowClient)??;
+        }
         if self.output.capacity() > RETAINED_OUTPUT {
             self.output = Vec::new();
         }
@@ -393,9 +416,11 @@ pub(crate) fn take_apart(message: &Message<'_>) -> Received {
 
 /// Refuses a message that does not say which database it is for.
 fn with_database(command: Command) -> Result<Command, CommandError> {
-    match command.body.get("$db") {
-        Some(Bson::String(_)) => Ok(command),
-        Some(_) => Err(CommandError::type_mismatch("$db must be a string")),
+    match command.body.get_text("$db") {
+        Some(_) => Ok(command),
+        None if command.body.contains_key("$db") => {
+            Err(CommandError::type_mismatch("$db must be a string"))
+        }
         None => Err(CommandError::new(ErrorCode(40571), "OP_MSG requests require a $db argument")),
     }
 }

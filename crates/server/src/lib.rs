@@ -23,6 +23,7 @@ mod disk;
 mod durability;
 mod hello_stream;
 mod key_files;
+mod leaving;
 mod logging;
 mod member_connection;
 mod memory;

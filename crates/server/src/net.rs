@@ -33,7 +33,7 @@ impl From<TcpStream> for Stream {
 
 /// Writes as much as a stream takes without waiting. Returns how much that was, and whether nothing is held back. An error
 /// of the socket counts as no room: a task that waits for room meets it.
-pub(crate) fn write_now(writer: &mut WriteHalf<Stream>, bytes: &[u8]) -> (usize, bool) {
+pub(crate) fn write_now(writer: &mut (impl AsyncWrite + Unpin), bytes: &[u8]) -> (usize, bool) {
     let mut context = Context::from_waker(Waker::noop());
     let mut written = 0;
     while written < bytes.len() {

@@ -12,21 +12,21 @@ use crate::server::Shared;
 
 /// How long a command may go on: until its `maxTimeMS` has passed or another command stops it, while it runs
 /// and while it waits.
-pub(crate) struct Patience {
-    shared: Arc<Shared>,
+pub(crate) struct Patience<'s> {
+    pub(crate) shared: &'s Arc<Shared>,
     interrupt: Arc<Interrupt>,
     until: Option<Instant>,
     /// What runs looks at the interrupt; only this tells it the time.
     _deadline: Option<Deadline>,
 }
 
-impl Patience {
+impl<'s> Patience<'s> {
     pub(crate) fn start(
-        shared: &Arc<Shared>,
+        shared: &'s Arc<Shared>,
         limit: Option<Duration>,
         interrupt: &Arc<Interrupt>,
     ) -> Self {
-        let (shared, interrupt) = (Arc::clone(shared), Arc::clone(interrupt));
+        let interrupt = Arc::clone(interrupt);
         if limit == Some(Duration::ZERO) {
             interrupt.set(Interruption::MaxTime);
         }

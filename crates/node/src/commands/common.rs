@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bson::spec::BinarySubtype;
-use bson::{Bson, DateTime, Document, RawDocumentBuf};
+use bson::{Bson, DateTime, Document, RawBsonRef, RawDocument, RawDocumentBuf};
 use quorate_query::expression::{Compiler, Variables};
 use quorate_query::matcher::Matcher;
 use quorate_query::value::DocumentRef;
@@ -40,6 +40,9 @@ pub(super) struct WriteConcern {
 impl WriteConcern {
     /// Reads `writeConcern`. A member without a set can acknowledge for itself only.
     pub(super) fn parse(command: &Command) -> Result<Self, CommandError> {
+        if let Some(usual) = command.given_write_concern().and_then(Self::usual) {
+            return Ok(usual);
+        }
         let Some(concern) = command.write_concern()? else { return Ok(Self::default()) };
         let concern_fields = Fields::new(concern, "writeConcern");
         let mut journal = concern_fields.flag("j")?;
@@ -76,6 +79,19 @@ impl WriteConcern {
             },
         }
         Ok(Self { journal })
+    }
+
+    /// A concern of `w: 1` and `j` or one of them, which is what most clients send, read where it came.
+    fn usual(concern: &RawDocument) -> Option<Self> {
+        let (mut w, mut journal) = (None, None);
+        for field in concern.iter() {
+            match (field.ok()?, w, journal) {
+                ((name, RawBsonRef::Int32(1)), None, _) if name == "w" => w = Some(1),
+                ((name, RawBsonRef::Boolean(j)), _, None) if name == "j" => journal = Some(j),
+                _ => return None,
+            }
+        }
+        Some(Self { journal: journal.unwrap_or(false) })
     }
 
     /// A reply that waits for the disk if the client asked for it.

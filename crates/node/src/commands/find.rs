@@ -125,7 +125,7 @@ fn look_up(
     request.interrupt.note_look_up(found.is_some());
     let batch = CursorBatch::of_one(found.as_ref().map(|(_, document)| &**document));
     request.node.counters().returned(batch.count);
-    let (shown, time) = (namespace.to_string(), request.at_cluster_time());
+    let (shown, time) = (namespace.full_name(), request.at_cluster_time());
     Ok(Some(Outcome::Reply(batch.into_reply(BatchName::First, 0, &shown, time)?.into())))
 }
 

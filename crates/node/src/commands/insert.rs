@@ -1,8 +1,8 @@
 //! `insert`: documents in, one result for all of them.
 
-use bson::raw::{RawElement, cstr};
+use bson::raw::{CStr, RawElement, cstr};
 use bson::spec::ElementType;
-use bson::{Bson, Document, RawBsonRef, RawDocumentBuf, Timestamp, doc};
+use bson::{Bson, RawBson, RawBsonRef, RawDocumentBuf, Timestamp};
 
 use super::common::{WriteConcern, count_capped};
 use super::hello::MAX_WRITE_BATCH_SIZE;
@@ -15,7 +15,7 @@ use crate::namespace::Namespace;
 use crate::writer::{Writer, with_room_for};
 
 /// What a reply without errors takes, with the times that a set adds to it.
-const REPLY_BYTES: usize = 192;
+pub(super) const REPLY_BYTES: usize = 192;
 
 /// The field by which a client has empty timestamps stored as they are: a tool that copies documents.
 pub(super) const KEEP_EMPTY_TIMESTAMPS: &str = "bypassEmptyTsReplacement";
@@ -53,12 +53,6 @@ pub(super) fn insert(request: &Request<'_>, mut command: Command) -> Result<Outc
 
     let inserted = results.iter().filter(|result| result.is_ok()).count();
     request.node.counters().inserted(inserted as u64);
-    if inserted == results.len() && retried.is_empty() {
-        let mut reply = with_room_for(REPLY_BYTES);
-        reply.append(cstr!("n"), inserted as i32);
-        reply.append(cstr!("ok"), 1.0);
-        return Ok(concern.reply(reply, commit));
-    }
     Ok(concern.reply(counted_reply(inserted as i32, &results, &retried)?, commit))
 }
 
@@ -88,7 +82,7 @@ pub(super) fn with_timestamps(writer: &mut Writer<'_>, document: RawDocumentBuf)
 }
 
 /// The `writeErrors` of statements that failed.
-pub(super) fn write_errors<T>(results: &[Result<T, CommandError>]) -> Vec<Bson> {
+fn write_errors<T>(results: &[Result<T, CommandError>]) -> Vec<Bson> {
     let failed = results.iter().enumerate().filter_map(|(place, result)| {
         result.as_ref().err().map(|error| Bson::from(error.write_error(place)))
     });
@@ -101,14 +95,10 @@ pub(super) fn counted_reply<T>(
     results: &[Result<T, CommandError>],
     retried: &[usize],
 ) -> Result<RawDocumentBuf, CommandError> {
-    let mut reply = doc! { "n": n };
-    let errors = write_errors(results);
-    if !errors.is_empty() {
-        reply.insert("writeErrors", errors);
-    }
-    tell_retried(&mut reply, retried, results.len());
-    reply.insert("ok", 1.0);
-    to_raw(&reply)
+    let mut reply = with_room_for(REPLY_BYTES);
+    reply.append(cstr!("n"), n);
+    end_reply(&mut reply, results, retried)?;
+    Ok(reply)
 }
 
 /// The statements of a repeated command that were done the first time.
@@ -119,17 +109,31 @@ pub(super) fn retried_statements(writer: &Writer<'_>, statements: usize) -> Vec<
     retried
 }
 
-/// Tells which of the statements that were looked at had been done before: they are counted and not
-/// done again.
-pub(super) fn tell_retried(reply: &mut Document, retried: &[usize], looked_at: usize) {
-    let retried: Vec<Bson> = retried
-        .iter()
-        .filter(|place| **place < looked_at)
-        .map(|place| Bson::from(*place as i32))
-        .collect();
-    if !retried.is_empty() {
-        reply.insert("retriedStmtIds", retried);
+/// Appends what the reply of every write ends with: failed statements, repeated ones among those looked at, and that
+/// the command went through.
+pub(super) fn end_reply<T>(
+    reply: &mut RawDocumentBuf,
+    results: &[Result<T, CommandError>],
+    retried: &[usize],
+) -> Result<(), CommandError> {
+    append_array(reply, cstr!("writeErrors"), write_errors(results))?;
+    let looked_at = retried.iter().filter(|place| **place < results.len());
+    let retried = looked_at.map(|place| Bson::from(*place as i32)).collect();
+    append_array(reply, cstr!("retriedStmtIds"), retried)?;
+    reply.append(cstr!("ok"), 1.0);
+    Ok(())
+}
+
+/// Appends an array, unless it is empty.
+pub(super) fn append_array(
+    reply: &mut RawDocumentBuf,
+    name: &CStr,
+    items: Vec<Bson>,
+) -> Result<(), CommandError> {
+    if !items.is_empty() {
+        reply.append(name, RawBson::try_from(Bson::Array(items))?);
     }
+    Ok(())
 }
 
 /// Refuses writes to what the server keeps for itself.

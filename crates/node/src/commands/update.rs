@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use bson::raw::cstr;
 use bson::{Bson, DateTime, Document, RawDocumentBuf, Timestamp, doc};
 use quorate_query::diff::ToldAs;
 use quorate_query::expression::Compiler;
@@ -13,8 +14,8 @@ use super::common::{
     WriteConcern, check_collation, command_compiler, command_variables, count_capped,
 };
 use super::insert::{
-    KEEP_EMPTY_TIMESTAMPS, check_writable, retried_statements, statements, tell_retried,
-    write_errors,
+    KEEP_EMPTY_TIMESTAMPS, REPLY_BYTES, append_array, check_writable, end_reply,
+    retried_statements, statements,
 };
 use super::steps::{Search, Steps, Wanted};
 use crate::body::CommandBody;
@@ -27,7 +28,7 @@ use crate::finder::Found;
 use crate::namespace::Namespace;
 use crate::repeated_fields::{self, rewrite};
 use crate::select::Selection;
-use crate::writer::{Telling, Writer};
+use crate::writer::{Telling, Writer, with_room_for};
 
 /// The fields of a statement.
 pub(super) const STATEMENT_FIELDS: [&str; 8] =
@@ -97,10 +98,7 @@ pub(super) fn update(request: &Request<'_>, mut command: Command) -> Result<Outc
     let counters = request.node.counters();
     counters.updated(done().map(|updated| updated.modified).sum());
     counters.inserted(done().filter(|updated| updated.upserted.is_some()).count() as u64);
-    let mut reply = summary(&results);
-    tell_retried(&mut reply, &retried, results.len());
-    reply.insert("ok", 1.0);
-    Ok(concern.reply(to_raw(&reply)?, commit))
+    Ok(concern.reply(summary(&results, &retried)?, commit))
 }
 
 impl Updated {
@@ -131,7 +129,10 @@ struct Statement {
     hint: Option<Bson>,
 }
 
-fn summary(results: &[Result<Updated, CommandError>]) -> Document {
+fn summary(
+    results: &[Result<Updated, CommandError>],
+    retried: &[usize],
+) -> Result<RawDocumentBuf, CommandError> {
     let done = || results.iter().flatten();
     let matched: u64 = done().map(|updated| updated.matched).sum();
     let modified: u64 = done().map(|updated| updated.modified).sum();
@@ -143,16 +144,12 @@ fn summary(results: &[Result<Updated, CommandError>]) -> Document {
             Some(Bson::from(doc! { "index": place as i32, "_id": id }))
         })
         .collect();
-    let mut reply = doc! { "n": (matched + upserted.len() as u64) as i32 };
-    if !upserted.is_empty() {
-        reply.insert("upserted", upserted);
-    }
-    reply.insert("nModified", modified as i32);
-    let errors = write_errors(results);
-    if !errors.is_empty() {
-        reply.insert("writeErrors", errors);
-    }
-    reply
+    let mut reply = with_room_for(REPLY_BYTES);
+    reply.append(cstr!("n"), (matched + upserted.len() as u64) as i32);
+    append_array(&mut reply, cstr!("upserted"), upserted)?;
+    reply.append(cstr!("nModified"), modified as i32);
+    end_reply(&mut reply, results, retried)?;
+    Ok(reply)
 }
 
 /// A document before and after an update, as far as the update looked at it.

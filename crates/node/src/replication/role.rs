@@ -7,7 +7,10 @@ use quorate_protocol::{HelloReply, MemberState, ServerAddress};
 use quorate_replication::MemberHello;
 use quorate_transactions::{Place, labels};
 use quorate_wire::replica_set::optime_document;
-use quorate_wire::{find_field, to_bson_date_time, to_bson_object_id, to_bson_topology_version};
+use quorate_wire::{
+    RawField, find_field, find_fields, to_bson_date_time, to_bson_object_id,
+    to_bson_topology_version,
+};
 
 use super::{Replication, Standing};
 use crate::body::CommandBody;
@@ -90,9 +93,10 @@ impl Node {
     /// is the one place that does.
     pub fn tell_topology_version(&self, reply: &mut RawDocumentBuf) {
         const FIELD: &str = "topologyVersion";
-        let concern = find_field(reply, "writeConcernError").and_then(|error| error.document());
+        let [concern, code] = find_fields(reply, ["writeConcernError", "code"]);
+        let concern = concern.and_then(|error| error.document());
         let in_concern = concern.is_some_and(tells_of_state_change);
-        let in_reply = tells_of_state_change(reply);
+        let in_reply = code.is_some_and(is_state_change);
         if !in_concern && !in_reply {
             return;
         }
@@ -110,8 +114,11 @@ impl Node {
 
 /// Whether a reply, or the error in one, has a code that tells of a change of the member's state.
 pub fn tells_of_state_change(reply: &RawDocument) -> bool {
-    let code = find_field(reply, "code").and_then(|code| code.int32());
-    code.is_some_and(|code| ErrorCode(code).is_state_change())
+    find_field(reply, "code").is_some_and(is_state_change)
+}
+
+fn is_state_change(code: RawField<'_>) -> bool {
+    code.int32().is_some_and(|code| ErrorCode(code).is_state_change())
 }
 
 /// What a member of a set adds to the reply to `hello`.
