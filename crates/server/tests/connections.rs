@@ -303,7 +303,7 @@ async fn a_command_is_stopped_when_its_time_is_over() {
     };
     assert_eq!(client.run(endless).await.get_i32("code").unwrap(), 50);
     // What a find has left of its time is all that its cursor gets.
-    for (limit, code) in [(1, Some(50)), (0, None), (i64::MAX, None)] {
+    for (limit, code) in [(1, Some(50)), (0, None), (i64::from(i32::MAX), None)] {
         let find = doc! {
             "find": "c", "filter": {"text": pattern.clone()}, "batchSize": 0, "maxTimeMS": limit,
             "$db": "db",
