@@ -51,7 +51,7 @@ pub(crate) struct Memtable(RwLock<Content>);
 
 #[derive(Default)]
 struct Content {
-    /// None is empty.
+    /// No chunk is empty.
     chunks: Vec<Headed>,
     /// The chunk that was added to last.
     last: usize,
