@@ -78,10 +78,12 @@ pub(super) fn others(
     }
     let primary =
         topology.servers().iter().find(|server| server.server_type() == ServerType::RsPrimary);
-    if primary.is_some_and(|primary| primary.passives().contains(to)) {
+    if let Some(primary) = primary.filter(|primary| primary.passives().contains(to)) {
+        // What the primary lists is known, while other members may not have answered yet.
+        let may_lead = primary.hosts().iter().filter(|host| *host != primary.address());
         return Err(Failure::Misuse(format!(
             "{to} has priority 0 and never leads; give it another with replSetReconfig, or choose among {}",
-            listed(secondaries.iter().filter(|one| *one != to))
+            listed(may_lead)
         )));
     }
     let servers = topology.servers().iter().map(|server| (server.address(), server.server_type()));
