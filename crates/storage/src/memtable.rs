@@ -529,6 +529,20 @@ mod tests {
         }
     }
 
+    /// Keys between a full chunk and the next one come to the front of that, each in its place.
+    #[test]
+    fn keys_between_two_chunks_keep_their_order() {
+        let memtable = Memtable::default();
+        (0..CHUNK as u32).for_each(|number| put(&memtable, number, 1));
+        let between = [10_000, 5_000, 7_000, 6_000, 8_000];
+        between.iter().for_each(|number| put(&memtable, *number, 1));
+        let keys: Vec<Bytes> = memtable.versions().map(|version| version.key).collect();
+        assert!(keys.is_sorted(), "{keys:?}");
+        for number in between {
+            assert!(memtable.get(&u32::to_be_bytes(number), 2).is_some(), "{number}");
+        }
+    }
+
     /// Rising keys leave no half-empty chunks behind.
     #[test]
     fn rising_keys_fill_their_chunks() {

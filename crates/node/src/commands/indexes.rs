@@ -173,28 +173,7 @@ fn complete_spec(spec: &Document) -> Result<Document, CommandError> {
         check_field(name, direction)?;
     }
     check_id_index(spec, key)?;
-    if fields.flag("unique")? && key.values().any(|kind| kind.as_str() == Some("hashed")) {
-        return Err(CommandError::new(
-            ErrorCode(16764),
-            "Currently hashed indexes cannot guarantee uniqueness. Use a regular index.",
-        ));
-    }
-    if let Some(filter) = fields.document("partialFilterExpression")? {
-        Matcher::parse(filter)?;
-        check_partial_filter(filter)?;
-        if fields.flag("sparse")? {
-            return Err(cannot("cannot mix \"partialFilterExpression\" and \"sparse\"".into()));
-        }
-    }
-    if let Some(seconds) = fields.raw("expireAfterSeconds") {
-        let seconds = whole_number(seconds).unwrap_or(-1);
-        if !(0..=i64::from(i32::MAX)).contains(&seconds) || key.len() != 1 {
-            return Err(cannot(
-                "expireAfterSeconds must be between 0 and 2147483647, on an index of one field"
-                    .into(),
-            ));
-        }
-    }
+    check_combination(&fields, key)?;
     let generated = || {
         let parts: Vec<_> =
             key.iter().map(|(name, way)| format!("{name}_{}", plain(way))).collect();
@@ -219,6 +198,33 @@ fn complete_spec(spec: &Document) -> Result<Document, CommandError> {
         }
     }
     Ok(complete)
+}
+
+/// Refuses options that the key or another option rules out.
+fn check_combination(fields: &Fields<'_>, key: &Document) -> Result<(), CommandError> {
+    let cannot = |message: &str| CommandError::new(ErrorCode::CANNOT_CREATE_INDEX, message);
+    if fields.flag("unique")? && key.values().any(|kind| kind.as_str() == Some("hashed")) {
+        return Err(CommandError::new(
+            ErrorCode(16764),
+            "Currently hashed indexes cannot guarantee uniqueness. Use a regular index.",
+        ));
+    }
+    if let Some(filter) = fields.document("partialFilterExpression")? {
+        Matcher::parse(filter)?;
+        check_partial_filter(filter)?;
+        if fields.flag("sparse")? {
+            return Err(cannot("cannot mix \"partialFilterExpression\" and \"sparse\""));
+        }
+    }
+    if let Some(seconds) = fields.raw("expireAfterSeconds") {
+        let seconds = whole_number(seconds).unwrap_or(-1);
+        if !(0..=i64::from(i32::MAX)).contains(&seconds) || key.len() != 1 {
+            return Err(cannot(
+                "expireAfterSeconds must be between 0 and 2147483647, on an index of one field",
+            ));
+        }
+    }
+    Ok(())
 }
 
 /// Refuses what a partial index cannot be filtered by. Specification: the manual's page on partial indexes.
