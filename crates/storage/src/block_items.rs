@@ -15,6 +15,8 @@
 
 use std::ops::Range;
 
+use crate::journal::record::take_number;
+
 /// The bytes behind the items, their index and the block's hashes. The first of them is how often a head comes.
 const TRAILER: usize = 31;
 
@@ -108,16 +110,10 @@ impl<'b> BlockItems<'b> {
 
     #[inline]
     fn number(&mut self) -> Option<u64> {
-        let mut number = 0;
-        for shift in (0..64).step_by(7) {
-            let byte = *self.bytes.get(self.place)?;
-            self.place += 1;
-            number |= u64::from(byte & 0x7F) << shift;
-            if byte < 0x80 {
-                return Some(number);
-            }
-        }
-        None
+        let mut rest = self.bytes.get(self.place..)?;
+        let number = take_number(&mut rest)?;
+        self.place = self.bytes.len() - rest.len();
+        Some(number)
     }
 }
 

@@ -166,7 +166,7 @@ pub(super) fn play(situation: &Situation, down: &[ServerAddress], fate: Fate, se
         Fate::Crash | Fate::Silence => world.take_away(down),
     }
     if !world.majority_is_up(&situation.config) {
-        // Nobody can be elected, and a primary that is left steps down: there is nothing to wait for.
+        // No member can be elected, and a primary that is left steps down: there is nothing to wait for.
         return world.future(None, None);
     }
     let keeps =

@@ -168,6 +168,20 @@ pub(crate) fn put_number(bytes: &mut Vec<u8>, mut number: u64) {
     bytes.push(number as u8);
 }
 
+/// Reads a number of seven bits a byte, the lowest first.
+#[inline]
+pub(crate) fn take_number(bytes: &mut &[u8]) -> Option<u64> {
+    let mut number = 0;
+    for shift in (0..64).step_by(7) {
+        let byte = *bytes.split_off_first()?;
+        number |= u64::from(byte & 0x7F) << shift;
+        if byte < 0x80 {
+            return Some(number);
+        }
+    }
+    None
+}
+
 fn put_bytes(bytes: &mut Vec<u8>, value: &[u8]) {
     put_number(bytes, value.len() as u64);
     bytes.extend_from_slice(value);
@@ -269,15 +283,7 @@ impl<'r> Operations<'r> {
     }
 
     fn number(&mut self) -> Option<u64> {
-        let mut number = 0;
-        for shift in (0..64).step_by(7) {
-            let byte = self.byte()?;
-            number |= u64::from(byte & 0x7F) << shift;
-            if byte < 0x80 {
-                return Some(number);
-            }
-        }
-        None
+        take_number(&mut self.rest)
     }
 
     fn position(&mut self) -> Option<u64> {

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::files::{FileHandle, Files, read_all};
 use crate::journal::folder::Folder;
-use crate::journal::record::{Operation, Salt, put_number};
+use crate::journal::record::{Operation, Salt, put_number, take_number};
 use crate::manifest::take;
 use crate::store::LogTotals;
 
@@ -265,20 +265,20 @@ impl Summary {
         }
         let body = &mut body;
         let mut summary = Self {
-            end: u32::try_from(number(body)?).ok()?,
-            last_sequence: number(body)?,
+            end: u32::try_from(take_number(body)?).ok()?,
+            last_sequence: take_number(body)?,
             ..Self::default()
         };
-        for _ in 0..number(body)? {
-            let log = u32::try_from(number(body)?).ok()?;
-            let totals = LogTotals { entries: number(body)?, bytes: number(body)? };
+        for _ in 0..take_number(body)? {
+            let log = u32::try_from(take_number(body)?).ok()?;
+            let totals = LogTotals { entries: take_number(body)?, bytes: take_number(body)? };
             summary.totals.insert(log, totals);
         }
-        for _ in 0..number(body)? {
-            let log = u32::try_from(number(body)?).ok()?;
-            let (kind, offset) = (number(body)?, u32::try_from(number(body)?).ok()?);
-            let position = number(body)?;
-            let before = LogTotals { entries: number(body)?, bytes: number(body)? };
+        for _ in 0..take_number(body)? {
+            let log = u32::try_from(take_number(body)?).ok()?;
+            let (kind, offset) = (take_number(body)?, u32::try_from(take_number(body)?).ok()?);
+            let position = take_number(body)?;
+            let before = LogTotals { entries: take_number(body)?, bytes: take_number(body)? };
             let mark = match kind {
                 0 => Mark::Item(Item { offset, position, before }),
                 1 => Mark::Trim(position),
@@ -301,18 +301,6 @@ impl Summary {
         let bytes = self.encode();
         files.create(&summary_path(directory, number), bytes.len() as u64)?.write_at(&bytes, 0)
     }
-}
-
-fn number(bytes: &mut &[u8]) -> Option<u64> {
-    let mut number = 0;
-    for shift in (0..64).step_by(7) {
-        let [byte] = take::<1>(bytes)?;
-        number |= u64::from(byte & 0x7F) << shift;
-        if byte < 0x80 {
-            return Some(number);
-        }
-    }
-    None
 }
 
 #[cfg(test)]

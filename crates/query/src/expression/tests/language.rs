@@ -61,8 +61,8 @@ fn variables() {
         (bson!("$$USER_ROLES"), bson!([{ "_id": "shop.read", "role": "read", "db": "shop" }])),
         (bson!({ "$in": ["read", "$$USER_ROLES.role"] }), bson!(true)),
     ]);
-    let nobody = Expression::parse(&bson!("$$USER_ROLES"), &ParseContext::new()).unwrap();
-    assert_eq!(nobody.evaluate(&doc! {}, &Variables::new(7)).unwrap(), Some(bson!([])));
+    let without_user = Expression::parse(&bson!("$$USER_ROLES"), &ParseContext::new()).unwrap();
+    assert_eq!(without_user.evaluate(&doc! {}, &Variables::new(7)).unwrap(), Some(bson!([])));
     let now = Expression::parse(&bson!("$$NOW"), &ParseContext::new()).unwrap();
     let error = now.evaluate(&doc! {}, &Variables::new(0)).unwrap_err();
     assert_eq!(error.code().0, 51144);
