@@ -12,6 +12,7 @@ use bson::spec::ElementType;
 use bson::{Bson, Document, RawBsonRef, RawDocument, RawDocumentBuf, Timestamp};
 
 use crate::error::{CommandError, ErrorCode};
+use crate::records::DocumentBytes;
 use crate::structure::{Depth, Element, Elements, check_value_bytes, read_rare};
 
 /// Fields up to which each is compared with all others to find one that is given twice.
@@ -299,7 +300,7 @@ impl CommandBody {
 
     /// Takes the documents of an array out, as they came. None for another field, and for an array that holds
     /// anything else, which is the command's to refuse.
-    pub(crate) fn take_documents(&mut self, name: &str) -> Option<Vec<RawDocumentBuf>> {
+    pub(crate) fn take_documents(&mut self, name: &str) -> Option<Vec<DocumentBytes>> {
         let place = self.fields.iter().position(|field| {
             field.kind == ElementType::Array
                 && !field.place.is_empty()
@@ -307,7 +308,7 @@ impl CommandBody {
         })?;
         let array = RawDocument::from_bytes(&self.bytes[self.fields[place].place.clone()]).ok()?;
         let document = |item: bson::error::Result<(_, RawBsonRef<'_>)>| {
-            Some(item.ok()?.1.as_document()?.to_owned())
+            Some(DocumentBytes::from(item.ok()?.1.as_document()?))
         };
         let documents = array.iter().map(document).collect::<Option<Vec<_>>>()?;
         self.fields.remove(place);

@@ -16,6 +16,7 @@ use crate::error::{CommandError, ErrorCode};
 use crate::fields::{Fields, whole_number};
 use crate::helpers::Helpers;
 use crate::profile::Work;
+use crate::records::DocumentBytes;
 use crate::structure::{Depth, check_document_bytes};
 use crate::touched::writing_stage;
 use crate::users::Login;
@@ -94,7 +95,7 @@ pub struct Command {
     /// the commands that show what is in progress.
     pub body: Arc<CommandBody>,
     /// The documents that a write is about, by the name of the field that they belong to.
-    pub sequences: Vec<(String, Vec<RawDocumentBuf>)>,
+    pub(crate) sequences: Vec<(String, Vec<DocumentBytes>)>,
     facts: Option<&'static CommandFacts>,
     concerns: Concerns,
     /// What it took when it arrived, without its document sequences.
@@ -163,7 +164,7 @@ impl Command {
     }
 
     /// The write concern as the client sent it, if that is the one that counts.
-    pub(crate) fn given_write_concern(&self) -> Option<&RawDocument> {
+    pub fn given_write_concern(&self) -> Option<&RawDocument> {
         match &self.concerns.write {
             EffectiveWriteConcern::Given => self.body.get_raw_document("writeConcern"),
             _ => None,
@@ -183,7 +184,7 @@ impl Command {
         self.facts
     }
 
-    /// Reads a command that has arrived.
+    /// Reads a command, with documents that come beside it.
     ///
     /// # Errors
     ///
@@ -191,6 +192,21 @@ impl Command {
     pub fn from_raw(
         body: &RawDocument,
         beside: Vec<(String, Vec<RawDocumentBuf>)>,
+    ) -> Result<Self, CommandError> {
+        let made = |(name, documents): (String, Vec<RawDocumentBuf>)| {
+            (name, documents.into_iter().map(DocumentBytes::from).collect())
+        };
+        Self::received(body, beside.into_iter().map(made).collect())
+    }
+
+    /// Reads a command that has arrived in a message, with documents that came beside it.
+    ///
+    /// # Errors
+    ///
+    /// As [`from_raw`](Self::from_raw).
+    pub fn received(
+        body: &RawDocument,
+        beside: Vec<(String, Vec<DocumentBytes>)>,
     ) -> Result<Self, CommandError> {
         let mut parsed = CommandBody::from_raw(body)?;
         let mut sequences = Vec::new();
@@ -226,7 +242,7 @@ impl Command {
     pub(crate) fn is_wide(&self) -> bool {
         let name = self.name();
         // Statements that name no single document go through as many as there are.
-        let is_wide = |statement: &RawDocumentBuf| match name {
+        let is_wide = |statement: &DocumentBytes| match name {
             "update" => statement.get_bool("multi").unwrap_or(false),
             "delete" => matches!(
                 statement.get("limit"),
@@ -234,7 +250,7 @@ impl Command {
             ),
             _ => false,
         };
-        let many = |documents: &Vec<RawDocumentBuf>| {
+        let many = |documents: &Vec<DocumentBytes>| {
             documents.len() > MAX_SHORT_DOCUMENTS || documents.iter().any(is_wide)
         };
         let documents = || self.sequences.iter().map(|(_, documents)| documents);
@@ -283,15 +299,15 @@ impl Command {
     }
 
     /// Takes a document sequence out.
-    pub(crate) fn take_sequence(&mut self, name: &str) -> Option<Vec<RawDocumentBuf>> {
+    pub(crate) fn take_sequence(&mut self, name: &str) -> Option<Vec<DocumentBytes>> {
         let place = self.sequences.iter().position(|(known, _)| known == name)?;
         Some(self.sequences.swap_remove(place).1)
     }
 }
 
 /// The documents of a sequence as the array that they stand for.
-fn to_array(documents: &[RawDocumentBuf]) -> Result<Bson, CommandError> {
-    let parse = |document: &RawDocumentBuf| {
+fn to_array(documents: &[DocumentBytes]) -> Result<Bson, CommandError> {
+    let parse = |document: &DocumentBytes| {
         check_document_bytes(document.as_bytes(), Depth::COMMAND)?;
         Ok(Bson::Document(Document::try_from(&**document)?))
     };
@@ -520,6 +536,7 @@ mod tests {
     fn a_write_is_wide_if_it_names_many_documents() {
         let is_wide = |name: &str, statements: Vec<RawDocumentBuf>| {
             let mut command = Command::new(doc! { name: "c", "$db": "db" });
+            let statements = statements.into_iter().map(DocumentBytes::from).collect();
             command.sequences.push(("statements".to_owned(), statements));
             command.is_wide()
         };

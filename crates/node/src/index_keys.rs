@@ -114,7 +114,7 @@ impl<'a> IntoIterator for &'a KeySet {
 
 /// Makes the key of a document whose fields meet no array, and tells whether all of them are missing;
 /// none if they do meet one.
-fn plain_key(
+pub(crate) fn plain_key(
     document: &RawDocument,
     fields: &[IndexField],
     key: &mut Vec<u8>,

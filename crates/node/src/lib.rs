@@ -80,6 +80,7 @@ pub use namespace::{
 };
 pub use node::{Block, Node, NodeOptions};
 pub use operations::{Connected, OperationId, Progress, Registered};
+pub use records::DocumentBytes;
 pub use replication::{
     AppendListener, Author, CopyBuffer, Decided, FailureListener, Horizons, IndexPrefetch,
     LogPositions, MAX_APPLY_ENTRIES, MAX_PENDING_VIEWS, OplogEntries, Published, RolledBack,

@@ -306,7 +306,8 @@ impl Operation {
 fn first_statement(command: &Command) -> Option<RawDocumentBuf> {
     let is_statement = |name: &str| matches!(name, "updates" | "deletes");
     let (_, statements) = command.sequences.iter().find(|(name, _)| is_statement(name))?;
-    statements.first().filter(|first| first.as_bytes().len() <= MAX_SHOWN_STATEMENT).cloned()
+    let first = statements.first().map(|first| &**first);
+    first.filter(|first| first.as_bytes().len() <= MAX_SHOWN_STATEMENT).map(ToOwned::to_owned)
 }
 
 fn kind_of(name: &str) -> &'static str {

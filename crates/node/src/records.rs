@@ -49,28 +49,24 @@ impl Keyspaces {
     }
 
     /// The key of a record where [`records_of`](Self::records_of) says.
-    fn key_of(&self, collection: Ident, record: RecordId) -> Vec<u8> {
+    fn key_of(&self, collection: Ident, record: RecordId) -> Bytes {
         if self.history == Some(collection) {
-            record.to_bytes().to_vec()
+            Bytes::from(&record.to_bytes())
         } else {
             record_key(collection, record)
         }
     }
 }
 
-pub(crate) fn record_key(collection: Ident, record: RecordId) -> Vec<u8> {
-    let mut key = Vec::with_capacity(16);
-    key.extend(collection.prefix());
-    key.extend(record.to_bytes());
-    key
+pub(crate) fn record_key(collection: Ident, record: RecordId) -> Bytes {
+    Bytes::joined([&collection.prefix(), &record.to_bytes()])
 }
 
 /// The key and the value of an index entry.
-pub(crate) fn index_entry(index: &Index, key: &[u8], record: RecordId) -> (Vec<u8>, Vec<u8>) {
-    let mut entry = Vec::with_capacity(Ident::LENGTH + key.len() + RecordId::LENGTH);
-    append_index_entry(&mut entry, index, key, record);
-    let value = if index.unique { record.to_bytes().to_vec() } else { Vec::new() };
-    (entry, value)
+pub(crate) fn index_entry(index: &Index, key: &[u8], record: RecordId) -> (Bytes, Bytes) {
+    let record = record.to_bytes();
+    let (end, value): (&[u8], &[u8]) = if index.unique { (&[], &record) } else { (&record, &[]) };
+    (Bytes::joined([&index.ident.prefix(), key, end]), Bytes::from(value))
 }
 
 /// Appends the key of an index entry.
@@ -130,7 +126,7 @@ impl View {
         direction: Direction,
     ) -> Result<Scan, CommandError> {
         let (keyspace, whole) = self.keyspaces.records_of(ident);
-        let from = Bound::Included(self.keyspaces.key_of(ident, record));
+        let from = Bound::Included(self.keyspaces.key_of(ident, record).to_vec());
         let range = match direction {
             Direction::Forward => KeyRange { start: from, ..whole },
             Direction::Backward => KeyRange { end: from, ..whole },
@@ -147,7 +143,7 @@ impl View {
         let (keyspace, whole) = self.keyspaces.records_of(ident);
         let key = |bound: Bound<RecordId>, of_all| match bound {
             Bound::Unbounded => of_all,
-            bound => bound.map(|record| self.keyspaces.key_of(ident, record)),
+            bound => bound.map(|record| self.keyspaces.key_of(ident, record).to_vec()),
         };
         let range = KeyRange { start: key(start, whole.start), end: key(end, whole.end) };
         Ok(self.snapshot.walk(keyspace, range)?)
@@ -260,7 +256,7 @@ fn begins_like(document: &RawDocument, other: &RawDocument) -> bool {
 
 /// A document as bytes: those of the store, shared and not copied, or some of a command's own making.
 #[derive(Clone, Debug)]
-pub(crate) struct DocumentBytes(Holder);
+pub struct DocumentBytes(Holder);
 
 #[derive(Clone, Debug)]
 enum Holder {
@@ -315,6 +311,22 @@ impl Deref for LentDocument<'_> {
 impl From<RawDocumentBuf> for DocumentBytes {
     fn from(document: RawDocumentBuf) -> Self {
         Self(Holder::Made(document))
+    }
+}
+
+/// One that was sent, in the form in which it is stored.
+impl From<&RawDocument> for DocumentBytes {
+    fn from(document: &RawDocument) -> Self {
+        Self(Holder::Stored(Bytes::from(document.as_bytes())))
+    }
+}
+
+impl From<DocumentBytes> for Bytes {
+    fn from(document: DocumentBytes) -> Self {
+        match document.0 {
+            Holder::Stored(bytes) => bytes,
+            Holder::Made(document) => document.into_bytes().into(),
+        }
     }
 }
 

@@ -23,14 +23,14 @@ use std::sync::Arc;
 
 use bson::{RawDocument, RawDocumentBuf, Timestamp};
 use quorate_storage::key::RecordId;
-use quorate_storage::{Batch, CommitSequence, Direction, KeyRange};
+use quorate_storage::{Batch, Bytes, CommitSequence, Direction, KeyRange};
 use quorate_transactions::TransactionId;
 use quorate_wire::to_bson_timestamp;
 
 use self::announcement::Announcement;
 use self::build::Build;
 pub(crate) use self::check::{check_document, index_keys_of, keys_of, keys_of_version};
-use self::check::{check_validator, duplicate_key};
+use self::check::{check_validator, duplicate_key, only_key_of};
 pub(crate) use self::lock::{Held, WriteLock};
 pub(crate) use self::oplog::{
     ENTRY_VERSION, Entry, Operation, Telling, oplog_namespace, with_room_for,
@@ -39,14 +39,14 @@ use self::purge::Discarded;
 use self::retry::Retry;
 pub(crate) use self::retry::RetryableWrite;
 pub(crate) use self::totals::{Growth, Totals};
-use crate::catalog::{Collection, Ident};
+use crate::catalog::{Collection, Ident, Index};
 use crate::context::{Interrupt, Now};
 use crate::error::CommandError;
 use crate::generator::Generator;
 use crate::index_keys::DocumentKeys;
 use crate::namespace::Namespace;
 use crate::node::Node;
-use crate::records::{EMPTY_DOCUMENT, View, index_entry, record_key};
+use crate::records::{DocumentBytes, EMPTY_DOCUMENT, View, index_entry, record_key};
 use crate::replication::{LogState, Replication};
 use crate::structure::malformed;
 use crate::transactions::{Ongoing, Staging};
@@ -130,7 +130,7 @@ pub(crate) struct Writer<'n> {
 
 /// A document that is about to be inserted.
 struct Staged {
-    document: RawDocumentBuf,
+    document: DocumentBytes,
     place: Placed,
     /// The number of its statement within a retryable write.
     statement: Option<i32>,
@@ -139,7 +139,7 @@ struct Staged {
 /// Where a document goes.
 struct Placed {
     record: RecordId,
-    entries: Vec<(Vec<u8>, Vec<u8>)>,
+    entries: Vec<(Bytes, Bytes)>,
     /// Indexes that see an array for the first time.
     multikey: Vec<usize>,
 }
@@ -220,11 +220,11 @@ impl<'n> Writer<'n> {
     pub(crate) fn insert(
         &mut self,
         collection: &mut Arc<Collection>,
-        documents: Vec<RawDocumentBuf>,
+        documents: Vec<impl Into<DocumentBytes>>,
         ordered: bool,
         bypass_validation: bool,
     ) -> Result<Vec<Result<(), CommandError>>, CommandError> {
-        let documents = documents.into_iter().map(|document| (document, None));
+        let documents = documents.into_iter().map(|document| (document.into(), None));
         self.insert_with_keys(collection, documents, ordered, bypass_validation)
     }
 
@@ -232,7 +232,7 @@ impl<'n> Writer<'n> {
     pub(crate) fn insert_with_keys(
         &mut self,
         collection: &mut Arc<Collection>,
-        documents: impl ExactSizeIterator<Item = (RawDocumentBuf, Option<Vec<DocumentKeys>>)>,
+        documents: impl ExactSizeIterator<Item = (DocumentBytes, Option<Vec<DocumentKeys>>)>,
         ordered: bool,
         bypass_validation: bool,
     ) -> Result<Vec<Result<(), CommandError>>, CommandError> {
@@ -318,35 +318,52 @@ impl<'n> Writer<'n> {
             check_validator(collection, document, None, self.now)?;
         }
         let record = self.next_record(collection)?;
-        let mut placed = Placed { record, entries: Vec::new(), multikey: Vec::new() };
-        let keys = match keys {
-            Some(keys) => keys,
-            None => keys_of(collection, document)?,
-        };
-        for ((place, index), keys) in collection.indexes.iter().enumerate().zip(keys) {
+        let entries = Vec::with_capacity(collection.indexes.len());
+        let mut placed = Placed { record, entries, multikey: Vec::new() };
+        let mut known = keys.map(Vec::into_iter);
+        for (place, index) in collection.indexes.iter().enumerate() {
+            let known = known.as_mut().and_then(Iterator::next);
+            if known.is_none() && only_key_of(index, document, &mut pending.key)? {
+                let entry = index_entry(index, &pending.key, record);
+                self.check_entry((collection, index), &entry.0, document, pending)?;
+                placed.entries.push(entry);
+                continue;
+            }
+            let keys = known.map_or_else(|| index_keys_of(index, document), Ok)?;
             if keys.multikey && !index.multikey && !pending.multikey.contains(&place) {
                 placed.multikey.push(place);
             }
             for key in &keys.keys {
-                let (entry, value) = index_entry(index, key, record);
-                if index.unique {
-                    self.reserve(&entry)?;
-                    let rises = self.raise_greatest(index, &entry)?;
-                    // Entries of the log were checked by the primary that wrote them.
-                    if !self.log_state.fits_exactly() {
-                        let taken = !rises
-                            && (pending.has_unique(&entry)
-                                || self.view().unique_entry(&entry)?.is_some());
-                        if taken {
-                            return Err(duplicate_key(collection, index, document));
-                        }
-                    }
-                }
-                placed.entries.push((entry, value));
+                let entry = index_entry(index, key, record);
+                self.check_entry((collection, index), &entry.0, document, pending)?;
+                placed.entries.push(entry);
             }
         }
         self.advance_record(collection, record);
         Ok(placed)
+    }
+
+    /// Refuses a document whose entry in a unique index is taken.
+    fn check_entry(
+        &mut self,
+        (collection, index): (&Collection, &Index),
+        entry: &Bytes,
+        document: &RawDocument,
+        pending: &mut PendingInserts,
+    ) -> Result<(), CommandError> {
+        if !index.unique {
+            return Ok(());
+        }
+        self.reserve(entry)?;
+        let rises = self.raise_greatest(index, entry)?;
+        // Entries of the log were checked by the primary that wrote them.
+        if rises || self.log_state.fits_exactly() {
+            return Ok(());
+        }
+        match pending.has_unique(entry) || self.view().unique_entry(entry)?.is_some() {
+            true => Err(duplicate_key(collection, index, document)),
+            false => Ok(()),
+        }
     }
 
     fn commit_inserts(
@@ -699,7 +716,7 @@ impl<'n> Writer<'n> {
     }
 
     /// The document with an `_id` as its first field, made up if there is none.
-    fn with_id(&mut self, document: RawDocumentBuf) -> Result<RawDocumentBuf, CommandError> {
+    fn with_id(&mut self, document: DocumentBytes) -> Result<DocumentBytes, CommandError> {
         let first = document.iter_elements().next();
         if first.is_some_and(|element| element.is_ok_and(|element| element.key() == "_id")) {
             return Ok(document);
@@ -718,7 +735,7 @@ impl<'n> Writer<'n> {
                 completed.append(name, value);
             }
         }
-        Ok(completed)
+        Ok(completed.into())
     }
 }
 
@@ -726,9 +743,11 @@ impl<'n> Writer<'n> {
 struct PendingInserts {
     staged: Vec<Staged>,
     /// The entries of unique indexes among them, once one was asked for: keys that rise are not.
-    unique: Option<BTreeSet<Vec<u8>>>,
+    unique: Option<BTreeSet<Bytes>>,
     multikey: BTreeSet<usize>,
     bytes: usize,
+    /// Room for the key of a document.
+    key: Vec<u8>,
 }
 
 impl PendingInserts {
@@ -743,7 +762,7 @@ impl PendingInserts {
     }
 
     /// Whether one of them has an entry of a unique index.
-    fn has_unique(&mut self, entry: &[u8]) -> bool {
+    fn has_unique(&mut self, entry: &Bytes) -> bool {
         let known = || self.staged.iter().flat_map(|staged| staged.place.unique()).cloned();
         self.unique.get_or_insert_with(|| known().collect()).contains(entry)
     }
@@ -751,7 +770,7 @@ impl PendingInserts {
 
 impl Placed {
     /// Its entries of unique indexes, which have the record as their value.
-    fn unique(&self) -> impl Iterator<Item = &Vec<u8>> {
+    fn unique(&self) -> impl Iterator<Item = &Bytes> {
         self.entries.iter().filter(|(_, value)| !value.is_empty()).map(|(entry, _)| entry)
     }
 }

@@ -22,13 +22,13 @@ use support::{context, now};
 
 /// Allocations and reallocations of one insert of one document at a primary, those of the test that
 /// makes the command among them.
-const MOST_FOR_INSERT: u64 = 66;
+const MOST_FOR_INSERT: u64 = 56;
 
 /// The same of one entry of such an insert, of many that a secondary applies together.
-const MOST_FOR_APPLIED_ENTRY: u64 = 15;
+const MOST_FOR_APPLIED_ENTRY: u64 = 6;
 
 /// The same of reading one document by its `_id`.
-const MOST_FOR_POINT_READ: u64 = 35;
+const MOST_FOR_POINT_READ: u64 = 30;
 
 /// The same of changing one field of a document that is named by its `_id`.
 const MOST_FOR_UPDATE: u64 = 180;

@@ -13,7 +13,8 @@ use std::time::Instant;
 
 use bson::{Document, RawDocument, RawDocumentBuf};
 use quorate_node::{
-    Client, Command, CommandError, CommandFacts, ErrorCode, MAX_SHORT_BYTES, check_client_metadata,
+    Client, Command, CommandError, CommandFacts, DocumentBytes, ErrorCode, MAX_SHORT_BYTES,
+    check_client_metadata,
 };
 use quorate_protocol::OpTime;
 use quorate_wire::{
@@ -380,10 +381,10 @@ pub(crate) fn take_apart(message: &Message<'_>) -> Received {
     let (flags, legacy, command) = match &message.payload {
         Payload::Msg(msg) => {
             let sequences = msg.sequences().map(|sequence| {
-                let documents = sequence.documents().map(ToOwned::to_owned).collect();
+                let documents = sequence.documents().map(DocumentBytes::from).collect();
                 (sequence.identifier().to_owned(), documents)
             });
-            let command = Command::from_raw(msg.body(), sequences.collect());
+            let command = Command::received(msg.body(), sequences.collect());
             let command = command.and_then(with_database);
             (msg.flags(), false, command)
         }

@@ -22,6 +22,9 @@ use crate::store::Bytes;
 /// Versions in a chunk, at most.
 const CHUNK: usize = 64;
 
+/// Chunks that are remembered: a power of two.
+const LAST: usize = 8;
+
 /// The words at the start of a key that are compared first: whose it is, and what tells it from its neighbours.
 const HEAD_WORDS: usize = 3;
 
@@ -53,8 +56,9 @@ pub(crate) struct Memtable(RwLock<Content>);
 struct Content {
     /// No chunk is empty.
     chunks: Vec<Headed>,
-    /// The chunk that was added to last.
-    last: usize,
+    /// The chunk that was added to last, of keys whose first words are alike. A batch adds to the ends of several
+    /// indexes in turn.
+    last: [usize; LAST],
     bytes: u64,
     /// The lowest sequence.
     oldest: Option<u64>,
@@ -89,6 +93,11 @@ impl Head {
         bytes[..length].copy_from_slice(&key[..length]);
         let word = |place: usize| bytes[place * WORD..].first_chunk().copied().unwrap_or_default();
         Self(std::array::from_fn(|place| u64::from_be_bytes(word(place))))
+    }
+
+    /// Which keys it is counted among: those of an index or a collection share their first word.
+    fn kind(&self) -> usize {
+        self.0[0] as usize % LAST
     }
 }
 
@@ -146,7 +155,7 @@ impl Chunk {
 impl Content {
     /// The last chunk whose first version is in front of the place; the first one if there is none.
     fn chunk_of(&self, target: Target<'_>) -> usize {
-        let place = self.last;
+        let place = self.last[target.head.kind()];
         let is_behind = self.chunks.get(place).is_some_and(|chunk| target.follows_first(chunk));
         if is_behind && !self.chunks.get(place + 1).is_some_and(|next| target.follows_first(next)) {
             return place;
@@ -166,7 +175,8 @@ impl Content {
     }
 
     fn put(&mut self, version: Version) {
-        let place = self.chunk_of(Target::new(&version.key, version.sequence));
+        let target = Target::new(&version.key, version.sequence);
+        let (place, kind) = (self.chunk_of(target), target.head.kind());
         let Some(headed) = self.chunks.get_mut(place) else {
             return self.begin_chunk(0, version);
         };
@@ -180,7 +190,7 @@ impl Content {
             return;
         }
         if headed.chunk.versions.len() < CHUNK {
-            self.last = place;
+            self.last[kind] = place;
             return headed.insert(at, version);
         }
         if at < CHUNK {
@@ -189,7 +199,7 @@ impl Content {
             return self.put(version);
         }
         // Keys that rise leave full chunks behind.
-        self.last = place + 1;
+        self.last[kind] = place + 1;
         match self.chunks.get_mut(place + 1) {
             Some(next) if next.chunk.versions.len() < CHUNK => next.insert(0, version),
             _ => self.begin_chunk(place + 1, version),

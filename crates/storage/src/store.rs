@@ -191,6 +191,18 @@ pub type Scan = Box<dyn Iterator<Item = Result<(Bytes, Bytes), ReadError>> + Sen
 pub struct Bytes(pub(crate) ByteView);
 
 impl Bytes {
+    /// These parts behind one another.
+    pub fn joined<const N: usize>(parts: [&[u8]; N]) -> Self {
+        let mut joined = ByteView::builder(parts.iter().map(|part| part.len()).sum());
+        let mut rest = &mut *joined;
+        for part in parts {
+            let (place, behind) = rest.split_at_mut(part.len());
+            place.copy_from_slice(part);
+            rest = behind;
+        }
+        Self(joined.freeze())
+    }
+
     /// A part of it that shares its memory.
     ///
     /// # Panics

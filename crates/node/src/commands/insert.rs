@@ -1,8 +1,10 @@
 //! `insert`: documents in, one result for all of them.
 
+use std::ops::Deref;
+
 use bson::raw::{CStr, RawElement, cstr};
 use bson::spec::ElementType;
-use bson::{Bson, RawBson, RawBsonRef, RawDocumentBuf, Timestamp};
+use bson::{Bson, RawBson, RawBsonRef, RawDocument, RawDocumentBuf, Timestamp};
 
 use super::common::{WriteConcern, count_capped};
 use super::hello::MAX_WRITE_BATCH_SIZE;
@@ -12,6 +14,7 @@ use crate::dispatch::Request;
 use crate::error::{CommandError, ErrorCode};
 use crate::fields::{Fields, to_raw};
 use crate::namespace::Namespace;
+use crate::records::DocumentBytes;
 use crate::writer::{Writer, with_room_for};
 
 /// What a reply without errors takes, with the times that a set adds to it.
@@ -25,7 +28,7 @@ pub(super) fn insert(request: &Request<'_>, mut command: Command) -> Result<Outc
     check_writable(&namespace)?;
     let documents = match command.take_sequence("documents") {
         Some(documents) => documents,
-        None => inline_documents(&command)?,
+        None => inline_documents(&command)?.into_iter().map(DocumentBytes::from).collect(),
     };
     check_statement_count(documents.len())?;
     let fields = Fields::new(&command.body, "insert");
@@ -58,7 +61,10 @@ pub(super) fn insert(request: &Request<'_>, mut command: Command) -> Result<Outc
 
 /// Fills in the empty timestamps at the top level of a document, except for its `_id`. What is malformed
 /// is left for the writer to refuse.
-pub(super) fn with_timestamps(writer: &mut Writer<'_>, document: RawDocumentBuf) -> RawDocumentBuf {
+pub(super) fn with_timestamps<D: Deref<Target = RawDocument> + From<RawDocumentBuf>>(
+    writer: &mut Writer<'_>,
+    document: D,
+) -> D {
     let is_empty = |name: &str, value: RawBsonRef<'_>| {
         let empty = RawBsonRef::Timestamp(Timestamp { time: 0, increment: 0 });
         name != "_id" && value == empty
@@ -78,7 +84,7 @@ pub(super) fn with_timestamps(writer: &mut Writer<'_>, document: RawDocumentBuf)
             filled.append(name, value);
         }
     }
-    filled
+    filled.into()
 }
 
 /// The `writeErrors` of statements that failed.

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use bson::{Bson, Document, doc};
 use quorate_storage::key::RecordId;
-use quorate_storage::{Direction, KeyRange};
+use quorate_storage::{Bytes, Direction, KeyRange};
 use quorate_wire::to_bson_date_time;
 
 use super::common::reply;
@@ -341,7 +341,7 @@ pub(super) fn validate(request: &Request<'_>, command: Command) -> Result<Outcom
 
 #[derive(Default)]
 struct Findings {
-    expected: BTreeSet<Vec<u8>>,
+    expected: BTreeSet<Bytes>,
     problems: Vec<Bson>,
     count: usize,
     invalid_documents: i32,
@@ -396,12 +396,12 @@ struct Entries {
 fn check_entries(
     prefix: [u8; 8],
     view: &View,
-    expected: &BTreeSet<Vec<u8>>,
+    expected: &BTreeSet<Bytes>,
 ) -> Result<Entries, CommandError> {
     let mut entries = Entries { present: 0, unexpected: 0 };
     for pair in view.scan_index(KeyRange::prefix(&prefix), Direction::Forward)? {
         entries.present += 1;
-        if !expected.contains(&pair?.0[..]) {
+        if !expected.contains(&pair?.0) {
             entries.unexpected += 1;
         }
     }

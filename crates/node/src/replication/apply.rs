@@ -196,7 +196,7 @@ impl Writer<'_> {
                 Change::Insert { keys } => Some(keys),
                 _ => None,
             });
-            documents.push((document.to_owned(), keys));
+            documents.push((DocumentBytes::from(document), keys));
             entries.push_back(entry);
         }
         if fresh {
@@ -213,7 +213,7 @@ impl Writer<'_> {
                 self.without_logging(|writer| writer.remove(&collection, record, &copied))?;
             }
             self.replay([entry].into())?;
-            self.put(&mut collection, document)?;
+            self.put(&mut collection, (*document).to_owned())?;
         }
         Ok(())
     }

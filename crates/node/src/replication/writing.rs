@@ -17,7 +17,7 @@ use crate::catalog::Collection;
 use crate::change_stream::keeps_images;
 use crate::error::CommandError;
 use crate::moments::Moment;
-use crate::records::EMPTY_DOCUMENT;
+use crate::records::{DocumentBytes, EMPTY_DOCUMENT};
 use crate::writer::{Entry, Growth, Operation, Writer};
 
 /// A commit: its sequence, for durability, and its optime, for write concerns.
@@ -150,15 +150,16 @@ impl Writer<'_> {
 
     /// A document that is about to be stored. If the entry logged last holds it, as that of an insert
     /// does, it is a part of that entry, which the journal then holds once.
-    pub(crate) fn stored_document(&self, document: RawDocumentBuf) -> Bytes {
-        let bytes = document.into_bytes();
+    pub(crate) fn stored_document(&self, document: impl Into<DocumentBytes>) -> Bytes {
+        let document = document.into();
+        let bytes = document.as_bytes();
         let shared = self.log_state.pending.last().and_then(|(_, entry)| {
             let object =
                 find_field(RawDocument::from_bytes(entry).ok()?, "o")?.document()?.as_bytes();
             let start = object.as_ptr() as usize - entry.as_ptr() as usize;
             (object == bytes).then(|| entry.slice(start..start + object.len()))
         });
-        shared.unwrap_or_else(|| bytes.into())
+        shared.unwrap_or_else(|| document.into())
     }
 
     /// Remembers what a repeated write is answered with, as its primary does.

@@ -406,7 +406,7 @@ struct KeyWriter<'a, 'n> {
     batch: Batch,
     bytes: usize,
     /// Keys of a unique index in the batch, which the view does not show.
-    pending: BTreeSet<Vec<u8>>,
+    pending: BTreeSet<Bytes>,
     /// Whether some keys are written.
     has_written: bool,
     view: View,

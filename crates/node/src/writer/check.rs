@@ -7,7 +7,7 @@ use quorate_query::value::DocumentRef;
 use crate::catalog::{Collection, Index, Validator};
 use crate::context::Now;
 use crate::error::{CommandError, ErrorCode};
-use crate::index_keys::{DocumentKeys, document_keys};
+use crate::index_keys::{DocumentKeys, document_keys, plain_key};
 use crate::structure::{Depth, check_document_bytes, malformed};
 
 /// The largest document that may be stored.
@@ -32,6 +32,17 @@ pub(crate) fn index_keys_of(
         return Ok(DocumentKeys::default());
     }
     Ok(keys)
+}
+
+/// Puts the key under which an index holds a document in place of what was in `key`. False if it may hold the document
+/// under another number of keys than one, which [`index_keys_of`] tells.
+pub(crate) fn only_key_of(
+    index: &Index,
+    document: &RawDocument,
+    key: &mut Vec<u8>,
+) -> Result<bool, CommandError> {
+    let holds_all = index.partial.is_none() && !index.sparse;
+    Ok(holds_all && plain_key(document, &index.fields, key)?.is_some())
 }
 
 /// The keys of a document in each index of its collection.
