@@ -14,6 +14,9 @@ use tokio::sync::oneshot;
 use super::commands::whole;
 use super::{Inbox, Message, ReplicaSet};
 
+/// `{ w: "majority" }`, which most commands ask for.
+const MAJORITY: &[u8] = b"\x15\0\0\0\x02w\0\x09\0\0\0majority\0\0";
+
 /// The most members that a write concern can name.
 const MAX_MEMBERS: i64 = 50;
 
@@ -64,6 +67,14 @@ impl ReplicaSet {
             // A transaction's write concern is its commit's; the member refuses any other.
             return Ok(None);
         }
+        if self.wants_plain_majority(command, writes)? {
+            let acknowledgements = Acknowledgements::Majority;
+            let concern = WriteConcern { acknowledgements, journal: None, timeout: None };
+            let without_entry =
+                ["writeConcern", "txnNumber"].iter().any(|name| command.body.contains_key(name));
+            command.set_write_concern(None);
+            return Ok(Some(Wanted { concern, without_entry }));
+        }
         // One that cannot be read is the member's to refuse.
         let Ok(given) = command.write_concern() else { return Ok(None) };
         let explicit = given.is_some();
@@ -88,6 +99,19 @@ impl ReplicaSet {
             command.set_write_concern(Some(completed));
         }
         Ok(wanted)
+    }
+
+    /// Whether a command waits for a majority and for nothing else, which needs no document to be read.
+    fn wants_plain_majority(&self, command: &Command, writes: bool) -> Result<bool, CommandError> {
+        if let Some(given) = command.given_write_concern() {
+            return Ok(given.as_bytes() == MAJORITY);
+        }
+        if !writes || command.body.contains_key("writeConcern") {
+            return Ok(false);
+        }
+        let chosen = self.node.default_concerns()?;
+        let has_chosen = chosen.is_some_and(|defaults| defaults.write.is_some());
+        Ok(!has_chosen && self.view.borrow().majority_by_default)
     }
 
     /// The write concern of a command that gives none: the one that was chosen for the set, otherwise
