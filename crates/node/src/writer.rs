@@ -19,6 +19,7 @@ mod unique;
 
 use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::sync::Arc;
 
 use bson::{RawDocument, RawDocumentBuf, Timestamp};
@@ -53,6 +54,9 @@ use crate::transactions::{Ongoing, Staging};
 
 /// Inserts are joined into batches of about this size.
 const MAX_BATCH_BYTES: usize = 4 * 1024 * 1024;
+
+/// Documents of a command for which room is made before they are looked at.
+const MAX_ROOM: usize = 1024;
 
 /// Entries of the history that may be removed by one step of maintenance.
 const TRIM_STEP: usize = 1000;
@@ -139,7 +143,8 @@ struct Staged {
 /// Where a document goes.
 struct Placed {
     record: RecordId,
-    entries: Vec<(Bytes, Bytes)>,
+    /// Which of the pending entries are its own.
+    entries: Range<usize>,
     /// Indexes that see an array for the first time.
     multikey: Vec<usize>,
 }
@@ -238,6 +243,8 @@ impl<'n> Writer<'n> {
     ) -> Result<Vec<Result<(), CommandError>>, CommandError> {
         let mut results = Vec::with_capacity(documents.len());
         let mut pending = PendingInserts::default();
+        pending.staged.reserve(documents.len().min(MAX_ROOM));
+        pending.entries.reserve(documents.len().min(MAX_ROOM) * collection.indexes.len());
         for (place, (document, keys)) in documents.enumerate() {
             let upsert = self.current_statement();
             if self.is_retryable() && upsert.is_none() && self.earlier_result(place).is_some() {
@@ -297,10 +304,11 @@ impl<'n> Writer<'n> {
         pending: &mut PendingInserts,
         bypass_validation: bool,
     ) -> Result<Placed, CommandError> {
-        let reserved = self.reserved.len();
+        let (reserved, entries) = (self.reserved.len(), pending.entries.len());
         let placed = self.try_place_insert(collection, document, keys, pending, bypass_validation);
         if placed.is_err() {
             self.reserved.truncate(reserved);
+            pending.entries.truncate(entries);
         }
         placed
     }
@@ -318,29 +326,28 @@ impl<'n> Writer<'n> {
             check_validator(collection, document, None, self.now)?;
         }
         let record = self.next_record(collection)?;
-        let entries = Vec::with_capacity(collection.indexes.len());
-        let mut placed = Placed { record, entries, multikey: Vec::new() };
+        let (first, mut multikey) = (pending.entries.len(), Vec::new());
         let mut known = keys.map(Vec::into_iter);
         for (place, index) in collection.indexes.iter().enumerate() {
             let known = known.as_mut().and_then(Iterator::next);
             if known.is_none() && only_key_of(index, document, &mut pending.key)? {
                 let entry = index_entry(index, &pending.key, record);
                 self.check_entry((collection, index), &entry.0, document, pending)?;
-                placed.entries.push(entry);
+                pending.entries.push(entry);
                 continue;
             }
             let keys = known.map_or_else(|| index_keys_of(index, document), Ok)?;
             if keys.multikey && !index.multikey && !pending.multikey.contains(&place) {
-                placed.multikey.push(place);
+                multikey.push(place);
             }
             for key in &keys.keys {
                 let entry = index_entry(index, key, record);
                 self.check_entry((collection, index), &entry.0, document, pending)?;
-                placed.entries.push(entry);
+                pending.entries.push(entry);
             }
         }
         self.advance_record(collection, record);
-        Ok(placed)
+        Ok(Placed { record, entries: first..pending.entries.len(), multikey })
     }
 
     /// Refuses a document whose entry in a unique index is taken.
@@ -377,8 +384,11 @@ impl<'n> Writer<'n> {
         let pending = std::mem::take(pending);
         self.note_multikey(collection, &pending.multikey)?;
         let keyspaces = self.node.keyspaces();
-        let mut batch = Batch::new();
+        // Each document with its place in the log, and its entries in indexes.
+        let operations = 2 * pending.staged.len() + pending.entries.len();
+        let mut batch = Batch::with_room_for(operations);
         let mut added = Totals::default();
+        let mut all = pending.entries.into_iter();
         for staged in pending.staged {
             let Placed { record, entries, .. } = staged.place;
             added.documents += 1;
@@ -392,7 +402,7 @@ impl<'n> Writer<'n> {
             self.note_change(collection.ident, record);
             let key = record_key(collection.ident, record);
             batch.insert(keyspaces.records, key, self.stored_document(staged.document));
-            for (entry, value) in entries {
+            for (entry, value) in all.by_ref().take(entries.len()) {
                 batch.insert(keyspaces.indexes, entry, value);
             }
         }
@@ -742,6 +752,8 @@ impl<'n> Writer<'n> {
 #[derive(Default)]
 struct PendingInserts {
     staged: Vec<Staged>,
+    /// The keys and values of their index entries, those of one document after the other's.
+    entries: Vec<(Bytes, Bytes)>,
     /// The entries of unique indexes among them, once one was asked for: keys that rise are not.
     unique: Option<BTreeSet<Bytes>>,
     multikey: BTreeSet<usize>,
@@ -753,9 +765,10 @@ struct PendingInserts {
 impl PendingInserts {
     fn add(&mut self, mut staged: Staged) {
         self.bytes += staged.document.as_bytes().len();
-        self.bytes += staged.place.entries.iter().map(|(key, _)| key.len()).sum::<usize>();
+        let entries = &self.entries[staged.place.entries.clone()];
+        self.bytes += entries.iter().map(|(key, _)| key.len()).sum::<usize>();
         if let Some(unique) = &mut self.unique {
-            unique.extend(staged.place.unique().cloned());
+            unique.extend(unique_among(entries));
         }
         self.multikey.extend(std::mem::take(&mut staged.place.multikey));
         self.staged.push(staged);
@@ -763,14 +776,13 @@ impl PendingInserts {
 
     /// Whether one of them has an entry of a unique index.
     fn has_unique(&mut self, entry: &Bytes) -> bool {
-        let known = || self.staged.iter().flat_map(|staged| staged.place.unique()).cloned();
-        self.unique.get_or_insert_with(|| known().collect()).contains(entry)
+        let end = self.staged.last().map_or(0, |staged| staged.place.entries.end);
+        let known = || unique_among(&self.entries[..end]).collect();
+        self.unique.get_or_insert_with(known).contains(entry)
     }
 }
 
-impl Placed {
-    /// Its entries of unique indexes, which have the record as their value.
-    fn unique(&self) -> impl Iterator<Item = &Bytes> {
-        self.entries.iter().filter(|(_, value)| !value.is_empty()).map(|(entry, _)| entry)
-    }
+/// The entries of unique indexes, which have the record as their value.
+fn unique_among(entries: &[(Bytes, Bytes)]) -> impl Iterator<Item = Bytes> {
+    entries.iter().filter(|(_, value)| !value.is_empty()).map(|(entry, _)| entry.clone())
 }

@@ -306,6 +306,11 @@ impl Batch {
         Self::default()
     }
 
+    /// The same, with room for so many operations.
+    pub fn with_room_for(operations: usize) -> Self {
+        Self { operations: Vec::with_capacity(operations) }
+    }
+
     /// Puts a value under a key of a tree, in place of any other.
     ///
     /// A value that is a [`slice`](Bytes::slice) of the entry appended last costs the journal only a

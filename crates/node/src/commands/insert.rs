@@ -69,7 +69,10 @@ pub(super) fn with_timestamps<D: Deref<Target = RawDocument> + From<RawDocumentB
         let empty = RawBsonRef::Timestamp(Timestamp { time: 0, increment: 0 });
         name != "_id" && value == empty
     };
-    // Nearly all documents have none, and no value need be read to know it.
+    // Nearly all documents have none, and no value need be read to know it: few have the byte of this type at all.
+    if !document.as_bytes().contains(&(ElementType::Timestamp as u8)) {
+        return document;
+    }
     let mut elements = document.iter_elements();
     let is_timestamp = |found: &RawElement<'_>| found.element_type() == ElementType::Timestamp;
     if !elements.any(|found| found.is_ok_and(|found| is_timestamp(&found))) {
