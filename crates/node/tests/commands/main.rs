@@ -159,6 +159,27 @@ fn duplicate_keys_stop_an_ordered_insert_and_not_an_unordered_one() {
 }
 
 #[test]
+fn a_refused_document_leaves_no_entry_to_the_next() {
+    let member = Member::new();
+    member.ok(doc! {"createIndexes": "c", "indexes": [
+        {"key": {"u": 1}, "name": "u", "unique": true}, {"key": {"v": 1}, "name": "v"},
+    ]});
+    // Its `_id` is free, and the unique key behind that is taken.
+    let documents = vec![
+        doc! {"_id": 1, "u": 1, "v": 1},
+        doc! {"_id": 2, "u": 1, "v": 2},
+        doc! {"_id": 3, "u": 3, "v": 3},
+    ];
+    let reply = member.ok(doc! {"insert": "c", "documents": documents, "ordered": false});
+    assert_eq!(reply.get_i32("n").unwrap(), 2);
+    member.validate("c");
+    assert_eq!(member.find(doc! {"find": "c", "filter": {"u": 3}}).len(), 1);
+    member.ok(doc! {"insert": "c", "documents": [{"_id": 2, "u": 2, "v": 2}]});
+    member.validate("c");
+    assert_eq!(member.find(doc! {"find": "c", "filter": {"v": 2}}).len(), 1);
+}
+
+#[test]
 fn refused_documents_change_nothing() {
     let member = Member::new();
     let nested = (0..220).fold(doc! {"leaf": 1}, |inner, _| doc! {"a": inner});
