@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use bson::{Bson, Document};
-use quorate_query::matcher::Matcher;
+use bson::{Bson, Document, RawBsonRef, RawDocument};
+use quorate_query::matcher::{MatchDetails, Matcher};
 
-use crate::catalog::Collection;
+use crate::catalog::{Collection, Index};
 use crate::error::CommandError;
 use crate::finder::{Finder, Found, InterruptSlot, Matching};
 use crate::plan::{self, Access, Plan, Question};
@@ -87,6 +87,21 @@ impl Selection {
         Finder::new(self.view, self.collection, matching, plan, self.interrupt)
     }
 
+    pub(crate) fn id_index(&self) -> Option<&Arc<Index>> {
+        self.collection.indexes.iter().find(|index| index.is_id())
+    }
+
+    /// The document with this `_id`, which is all that the query asks for.
+    pub(crate) fn look_up(&self, id: &RawDocument) -> Result<Option<Found>, CommandError> {
+        if let Some(index) = self.id_index() {
+            index.count_use();
+        }
+        let found = self.view.by_id(&self.collection, id)?;
+        self.interrupt.note_look_up(found.is_some());
+        let details = MatchDetails::default();
+        Ok(found.map(|(record, document)| Found { record, document, details }))
+    }
+
     /// Runs the query.
     pub(crate) fn run(self) -> Result<FoundStream, CommandError> {
         let plan = self.plan()?;
@@ -113,6 +128,23 @@ impl Selection {
             }),
         }
     }
+}
+
+/// Whether a filter asks for the document with an `_id` and for nothing else. Then that needs no plan.
+pub(crate) fn is_plain_id(filter: &RawDocument) -> bool {
+    let mut conditions = filter.iter();
+    let (Some(Ok((name, id))), None) = (conditions.next(), conditions.next()) else { return false };
+    // Only these are equal to nothing but themselves, and to numbers of the same value.
+    let is_plain = matches!(
+        id,
+        RawBsonRef::String(_)
+            | RawBsonRef::ObjectId(_)
+            | RawBsonRef::Int32(_)
+            | RawBsonRef::Int64(_)
+            | RawBsonRef::Binary(_)
+            | RawBsonRef::DateTime(_)
+    );
+    name.as_str() == "_id" && is_plain
 }
 
 /// What is found after the first so many. An error is not skipped.

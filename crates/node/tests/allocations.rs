@@ -31,7 +31,7 @@ const MOST_FOR_APPLIED_ENTRY: u64 = 6;
 const MOST_FOR_POINT_READ: u64 = 30;
 
 /// The same of changing one field of a document that is named by its `_id`.
-const MOST_FOR_UPDATE: u64 = 180;
+const MOST_FOR_UPDATE: u64 = 145;
 
 /// The same of a count with a filter, a `$group` into ten groups and a sort with a limit, each of
 /// [`SCANNED`] documents: no document costs one.

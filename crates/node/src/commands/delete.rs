@@ -111,7 +111,8 @@ fn delete_statement(
             request.interrupt.clone(),
         )
     };
-    let search = Search::new(writer, selection, place, wanted, false)?;
+    let given = statement.get_raw_document("q");
+    let search = Search::new(writer, selection, given, place, wanted, false)?;
     let mut deleted = 0;
     let mut steps = Steps::begin(writer, &collection, wanted);
     let result = steps.each(writer, &mut collection, search, |writer, collection, found| {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use bson::{Bson, Document, RawBsonRef, RawDocument, RawDocumentBuf, doc};
+use bson::{Bson, Document, RawDocument, RawDocumentBuf, doc};
 use quorate_query::Projection;
 use quorate_query::matcher::Matcher;
 use quorate_query::value::{DocumentRef, Path};
@@ -22,7 +22,7 @@ use crate::generic_arguments::is_generic;
 use crate::namespace::Namespace;
 use crate::plan::Access;
 use crate::records::DocumentBytes;
-use crate::select::Selection;
+use crate::select::{Selection, is_plain_id};
 use crate::tail::Tail;
 
 pub(super) fn find(request: &Request<'_>, command: Command) -> Result<Outcome, CommandError> {
@@ -90,24 +90,10 @@ fn wanted_id<'c>(
         return Ok(None);
     }
     let Some(filter) = body.get_raw_document("filter") else { return Ok(None) };
-    let mut conditions = filter.iter();
-    let (Some(Ok((name, id))), None) = (conditions.next(), conditions.next()) else {
-        return Ok(None);
-    };
-    // Only these are equal to nothing but themselves, and to numbers of the same value.
-    let is_plain = matches!(
-        id,
-        RawBsonRef::String(_)
-            | RawBsonRef::ObjectId(_)
-            | RawBsonRef::Int32(_)
-            | RawBsonRef::Int64(_)
-            | RawBsonRef::Binary(_)
-            | RawBsonRef::DateTime(_)
-    );
     fields.count("limit")?;
     fields.flag("singleBatch")?;
     let leaves_open = fields.count("batchSize")? == Some(0);
-    Ok((name.as_str() == "_id" && is_plain && !leaves_open).then_some(filter))
+    Ok((is_plain_id(filter) && !leaves_open).then_some(filter))
 }
 
 /// The reply with the document that has this `_id`; none if the collection has no index to look it up in.

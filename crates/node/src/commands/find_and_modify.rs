@@ -227,7 +227,8 @@ fn first(
         hint: fields.raw("hint").cloned(),
         ..Selection::new(Arc::clone(collection), writer.view().clone(), matcher, interrupt)
     };
-    let mut search = Search::new(writer, selection, 0, Wanted::One, fields.flag("upsert")?)?;
+    let upserts = fields.flag("upsert")?;
+    let mut search = Search::new(writer, selection, None, 0, Wanted::One, upserts)?;
     Steps::begin(writer, collection, Wanted::One).next(writer, collection, &mut search)
 }
 

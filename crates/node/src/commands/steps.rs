@@ -10,6 +10,7 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
+use bson::RawDocument;
 use quorate_query::matcher::Matcher;
 use quorate_storage::key::RecordId;
 
@@ -17,7 +18,7 @@ use crate::catalog::Collection;
 use crate::error::{CommandError, ErrorCode};
 use crate::finder::Found;
 use crate::plan::Plan;
-use crate::select::{FoundStream, Selection};
+use crate::select::{FoundStream, Selection, is_plain_id};
 use crate::writer::Writer;
 
 /// Documents that are changed under one hold of the write lock.
@@ -46,9 +47,11 @@ pub(super) enum Wanted {
 }
 
 /// The documents that one statement changes.
-pub(super) struct Search {
+pub(super) struct Search<'q> {
     selection: Selection,
-    /// How it is looked for the first time.
+    /// The `_id` that is all the statement asks for.
+    id: Option<&'q RawDocument>,
+    /// How it is looked for the first time otherwise.
     plan: Option<Plan>,
     stream: Option<FoundStream>,
     /// Found and not looked at again yet.
@@ -62,6 +65,8 @@ pub(super) struct Search {
     by_key: bool,
     /// Whether it names any number of them so.
     by_keys: bool,
+    /// Whether the document with the `_id` was looked up.
+    is_looked_up: bool,
     /// The documents that were named and are changed.
     changed: BTreeSet<RecordId>,
     searches: usize,
@@ -73,21 +78,26 @@ pub(super) struct Search {
     lost: bool,
 }
 
-impl Search {
-    /// Looks for what a selection of the writer's view selects.
+impl<'q> Search<'q> {
+    /// Looks for what a selection of the writer's view selects. `query` is its filter, as the client sent it.
     pub(super) fn new(
         writer: &Writer<'_>,
         selection: Selection,
+        query: Option<&'q RawDocument>,
         statement: usize,
         wanted: Wanted,
         upserts: bool,
     ) -> Result<Self, CommandError> {
-        let plan = selection.plan()?;
-        let (by_key, by_keys) = (plan.is_point(), plan.has_points());
+        let is_looked_up = selection.hint.is_none() && selection.id_index().is_some();
+        let id = query.filter(|query| is_looked_up && is_plain_id(query));
+        let plan = id.is_none().then(|| selection.plan()).transpose()?;
+        let by_key = plan.as_ref().is_none_or(Plan::is_point);
+        let by_keys = plan.as_ref().is_none_or(Plan::has_points);
         let changes = writer.changes_of(selection.collection.ident);
         Ok(Self {
             selection,
-            plan: Some(plan),
+            id,
+            plan,
             stream: None,
             group: VecDeque::new(),
             wanted,
@@ -95,6 +105,7 @@ impl Search {
             statement,
             by_key,
             by_keys,
+            is_looked_up: false,
             changed: BTreeSet::new(),
             searches: 1,
             changes,
@@ -105,6 +116,14 @@ impl Search {
 
     /// Finds the next documents in the snapshot.
     fn fill(&mut self) -> Result<(), CommandError> {
+        if let Some(id) = self.id {
+            self.group.extend(match self.is_looked_up {
+                true => None,
+                false => self.selection.look_up(id)?,
+            });
+            self.is_looked_up = true;
+            return Ok(());
+        }
         let stream = match &mut self.stream {
             Some(stream) => stream,
             empty => {
@@ -158,6 +177,7 @@ impl Search {
         self.selection.collection = Arc::clone(collection);
         self.selection.view = writer.view().clone();
         (self.stream, self.changes, self.lost) = (None, changes, false);
+        self.is_looked_up = false;
         self.searches += 1;
         Ok(true)
     }
@@ -186,7 +206,7 @@ impl Steps {
         &mut self,
         writer: &mut Writer<'_>,
         collection: &mut Arc<Collection>,
-        mut search: Search,
+        mut search: Search<'_>,
         mut change: impl FnMut(
             &mut Writer<'_>,
             &mut Arc<Collection>,
@@ -214,7 +234,7 @@ impl Steps {
         &mut self,
         writer: &mut Writer<'_>,
         collection: &mut Arc<Collection>,
-        search: &mut Search,
+        search: &mut Search<'_>,
     ) -> Result<Option<Found>, CommandError> {
         loop {
             if search.group.is_empty() {
@@ -245,7 +265,7 @@ impl Steps {
         &mut self,
         writer: &mut Writer<'_>,
         collection: &mut Arc<Collection>,
-        search: &mut Search,
+        search: &mut Search<'_>,
     ) -> Result<(), CommandError> {
         if search.by_key {
             if self.began {
@@ -301,7 +321,7 @@ impl Steps {
         &mut self,
         writer: &mut Writer<'_>,
         collection: &mut Arc<Collection>,
-        search: &Search,
+        search: &Search<'_>,
         found: Found,
         change: &mut impl FnMut(
             &mut Writer<'_>,

@@ -27,7 +27,7 @@ use crate::fields::{Fields, check_known, to_raw};
 use crate::finder::Found;
 use crate::namespace::Namespace;
 use crate::repeated_fields::{self, rewrite};
-use crate::select::Selection;
+use crate::select::{Selection, is_plain_id};
 use crate::writer::{Telling, Writer, with_room_for};
 
 /// The fields of a statement.
@@ -124,6 +124,8 @@ impl Updated {
 /// A statement of the command.
 struct Statement {
     parsed: ParsedUpdate,
+    /// The query as the client sent it, if it names one document by its `_id`.
+    query: Option<RawDocumentBuf>,
     multi: bool,
     upserts: bool,
     hint: Option<Bson>,
@@ -287,7 +289,7 @@ fn try_update_statement(
     (namespace, place): (&Namespace, usize),
     statement: &Statement,
 ) -> Result<Updated, CommandError> {
-    let Statement { parsed, multi, upserts, hint } = statement;
+    let Statement { parsed, query, multi, upserts, hint } = statement;
     let mut updated = Updated::default();
     if let Some(mut collection) = writer.collection(namespace) {
         if collection.view.is_some() {
@@ -305,7 +307,7 @@ fn try_update_statement(
             )
         };
         let wanted = if *multi { Wanted::All } else { Wanted::One };
-        let search = Search::new(writer, selection, place, wanted, *upserts)?;
+        let search = Search::new(writer, selection, query.as_deref(), place, wanted, *upserts)?;
         let mut steps = Steps::begin(writer, &collection, wanted);
         let result = steps.each(writer, &mut collection, search, |writer, collection, found| {
             let after = parsed.apply(found)?;
@@ -374,7 +376,8 @@ fn read_statement(
         ));
     }
     let (upserts, hint) = (fields.flag("upsert")?, fields.raw("hint").cloned());
-    Ok(Statement { parsed, multi, upserts, hint })
+    let query = statement.get_raw_document("q").filter(|query| is_plain_id(query));
+    Ok(Statement { parsed, query: query.map(ToOwned::to_owned), multi, upserts, hint })
 }
 
 /// What compiles the pipeline of a statement that brings constants (`c`): it sees them as variables beside those of the
