@@ -116,10 +116,8 @@ impl Member {
     }
 
     pub(crate) fn on_election_timer(&mut self) {
-        if self.primary.is_some_and(|id| Some(id) != self.me()) {
-            // It was not heard of for the whole timeout.
-            self.primary = None;
-        }
+        // The primary was not heard of for the whole timeout.
+        self.forget_primary();
         if self.is_campaigning() {
             return self.timers.set(Timer::Election, self.now + DRY_RUN_PATIENCE);
         }
@@ -192,7 +190,7 @@ impl Member {
         let settled = voters().all(|peer| peer.contact != Contact::Unheard)
             || self.now.since(self.presence.takes_part_since()) >= RESTART_PATIENCE;
         let told = self.peers.values().any(|peer| peer.is_up() && peer.told_primary.is_some());
-        let primary = self.primary.is_some() || told;
+        let primary = self.primary().is_some() || told;
         if settled && !primary && !self.is_campaigning() && self.why_not_standing().is_none() {
             if let Role::Follower(follower) = &mut self.role {
                 follower.restarted = false;
@@ -213,7 +211,7 @@ impl Member {
     /// Whether to replace the primary: it has a lower priority, or it does not catch up.
     pub(crate) fn consider_takeovers(&mut self) {
         let (Some(config), Some(me)) = (self.installed_config(), self.me()) else { return };
-        let primary = self.primary.filter(|id| *id != me).and_then(|id| self.peers.get(&id));
+        let primary = self.primary().filter(|id| *id != me).and_then(|id| self.peers.get(&id));
         let Some(primary) = primary.filter(|peer| peer.is_up()) else {
             self.timers.cancel(Timer::PriorityTakeover);
             self.timers.cancel(Timer::CatchUpTakeover);
@@ -260,7 +258,7 @@ impl Member {
     }
 
     pub(crate) fn on_catch_up_takeover_timer(&mut self) {
-        let primary = self.primary.and_then(|id| self.peers.get(&id)).map(|peer| peer.applied);
+        let primary = self.primary().and_then(|id| self.peers.get(&id)).map(|peer| peer.applied);
         if primary.is_some_and(|applied| self.may_take_over_to_catch_up(applied))
             && !self.is_campaigning()
             && self.why_not_standing().is_none()
@@ -316,7 +314,7 @@ impl Member {
         }
         self.candidacy.begin_try();
         let term = self.term();
-        let ignore_vetoes = self.candidacy.is_vetoed_too_often() && self.primary.is_none();
+        let ignore_vetoes = self.candidacy.is_vetoed_too_often() && self.primary().is_none();
         self.emit(Event::DryRunStarted { reason, term });
         if ignore_vetoes {
             self.emit(Event::VetoesIgnored { count: self.candidacy.vetoed_dry_runs() });
@@ -345,7 +343,6 @@ impl Member {
         let Some(me) = self.me() else { return };
         let vote = self.ballot.stand(me);
         let term = vote.term;
-        self.primary = None;
         self.emit(Event::ElectionStarted { reason, term });
         self.set_campaign(Campaign { reason, round: Round::Storing { term }, asked_by });
         self.timers.set(Timer::Campaign, self.now + self.election_timeout());
@@ -457,7 +454,7 @@ impl Member {
                 let objection = tally.first_veto().filter(|_| !*ignore_vetoes);
                 // A catch-up takeover is by the primary's leave.
                 let primary_refuses = campaign.reason == ElectionReason::CatchUpTakeover
-                    && self.primary.is_some_and(|id| !tally.said_yes(id));
+                    && self.primary().is_some_and(|id| !tally.said_yes(id));
                 // Wait only for members that answered a recent heartbeat.
                 let recent = config.settings.heartbeat_interval() * 2;
                 let all_heard = self.peers.values().all(|peer| {
@@ -521,7 +518,7 @@ impl Member {
         // Only a set without a primary has to fear being blocked; a veto by the primary itself proves
         // that there is one.
         let interval = self.settings().heartbeat_interval();
-        if self.primary.is_none() && veto != Veto::IAmPrimary {
+        if self.primary().is_none() && veto != Veto::IAmPrimary {
             self.candidacy.count_veto(self.now, interval);
         }
         if let Some(reason) = self.campaign_reason() {
@@ -540,7 +537,7 @@ impl Member {
         } else {
             interval + self.random.duration_up_to(interval / 2)
         };
-        if self.primary.is_none() {
+        if self.primary().is_none() {
             self.timers.set(Timer::Election, self.now + wait);
         }
     }
@@ -558,7 +555,7 @@ impl Member {
         }
         let after_crash = self.candidacy.take_quick_try();
         self.close_campaign(RequestError::StepUpFailed(why));
-        if self.primary.is_some() {
+        if self.primary().is_some() {
             return;
         }
         if after_crash {
@@ -579,7 +576,7 @@ impl Member {
         let (Some(me), Some(config)) = (self.me(), self.installed_config()) else { return };
         let wait = GIVE_WAY + self.random.duration_up_to(GIVE_WAY);
         let Some(campaign) = &follower.campaign else {
-            if self.primary.is_none() && self.candidacy.give_way() {
+            if self.primary().is_none() && self.candidacy.give_way() {
                 self.timers.set_no_earlier(Timer::Election, self.now + wait);
             }
             return;
@@ -707,7 +704,7 @@ impl Member {
     /// What this member knows as a voter.
     pub(crate) fn voter(&self) -> Option<Voter<'_>> {
         let (config, me) = (self.config.config()?, self.me()?);
-        let primary = self.primary.filter(|id| {
+        let primary = self.primary().filter(|id| {
             *id == me || self.peers.get(id).is_some_and(|peer| self.was_heard_lately(peer))
         });
         let last_written =

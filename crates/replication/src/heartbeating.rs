@@ -100,7 +100,7 @@ impl Member {
             from: self.own_address(),
             from_id: self.me(),
             term: self.term(),
-            primary_id: self.primary,
+            primary_id: self.primary(),
             check_empty,
         }
     }
@@ -197,16 +197,13 @@ impl Member {
     fn note_primary(&mut self, id: MemberId, reply: &HeartbeatReply) {
         let leads = reply.state == MemberState::Primary && reply.term == self.term();
         if leads && self.me() != Some(id) && !matches!(self.role, Role::Leader(_)) {
-            if self.primary != Some(id) {
-                self.primary = Some(id);
+            if self.hear_of_primary(id) {
                 // A member that was no use as a source a moment ago is the best one since it leads:
                 // the first majority write of its term waits for us.
                 self.forgive(id);
-                self.emit(Event::PrimaryKnown { primary: id, term: self.term() });
             }
-            self.hear_from_primary();
-        } else if self.primary == Some(id) {
-            self.primary = None;
+        } else if self.primary() == Some(id) {
+            self.forget_primary();
         }
     }
 
@@ -279,10 +276,10 @@ impl Member {
     }
 
     fn on_crash(&mut self, id: MemberId) {
-        if self.primary != Some(id) || matches!(self.role, Role::Leader(_)) {
+        if self.primary() != Some(id) || matches!(self.role, Role::Leader(_)) {
             return;
         }
-        self.primary = None;
+        self.forget_primary();
         self.emit(Event::PrimaryCrashed { primary: id });
         self.stand_soon_after_crash();
     }
@@ -348,7 +345,7 @@ impl Member {
     fn hear_request(&mut self, request: &HeartbeatRequest) {
         let Some(id) = request.from_id else { return };
         let own = self.config.config().map(|config| config.config_version());
-        let now = self.now;
+        let (now, primary) = (self.now, self.primary());
         let Some(peer) = self.peers.get_mut(&id) else {
             // A member of a configuration that we lack.
             return self.introduce_ourselves(request);
@@ -364,7 +361,7 @@ impl Member {
         let news = back
             || peer.config_version != request.config
             || theirs_is_newer
-            || (leads && self.primary != Some(id));
+            || (leads && primary != Some(id));
         // A heartbeat that it never got need not be waited for. One that it may answer late is sent again
         // as often as one that failed.
         let lost = peer.round.filter(|round| now.since(round.sent) >= LOST_AFTER);
@@ -402,7 +399,7 @@ impl Member {
             state: self.state(),
             config_version: version,
             term: self.term(),
-            primary_id: self.primary,
+            primary_id: self.primary(),
             syncing_to: self.sync_source_address(),
             electable: self.is_electable_now(),
             written,

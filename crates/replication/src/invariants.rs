@@ -39,7 +39,7 @@ impl Member {
         }
         match &self.role {
             Role::Leader(leader) => {
-                assert_eq!(self.primary, member, "a leader knows who leads");
+                assert_eq!(self.primary(), member, "a leader knows who leads");
                 assert!(self.ballot.elects(self.term(), member), "a leader voted for itself");
                 let writes =
                     matches!(leader.mode, LeaderMode::Writable | LeaderMode::AttemptingStepDown(_));
@@ -47,7 +47,7 @@ impl Member {
                 assert!(!self.timers.is_set(Timer::Election), "a leader does not stand");
             }
             Role::Follower(follower) => {
-                assert_ne!(self.primary, member, "a follower does not lead");
+                assert_ne!(self.primary(), member, "a follower does not lead");
                 assert!(self.waiters.is_empty(), "only a primary acknowledges");
                 let standing = follower.campaign.is_some();
                 assert!(

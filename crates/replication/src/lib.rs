@@ -44,6 +44,7 @@ mod outbox;
 mod output;
 mod own_log;
 mod peer;
+mod primary;
 mod quorum;
 mod random;
 mod reconfig_check;

@@ -29,6 +29,7 @@ use crate::outbox::{AfterPersist, Asked, Outbox};
 use crate::output::{Change, Output};
 use crate::own_log::OwnLog;
 use crate::peer::Peer;
+use crate::primary::OtherPrimary;
 use crate::random::SeededRandom;
 use crate::reconfiguring::Configuration;
 use crate::role::Role;
@@ -72,8 +73,7 @@ pub struct Member {
     pub(crate) role: Role,
     pub(crate) peers: BTreeMap<MemberId, Peer>,
     pub(crate) log: OwnLog,
-    /// The primary of the present term.
-    pub(crate) primary: Option<MemberId>,
+    pub(crate) other_primary: Option<OtherPrimary>,
     pub(crate) sync: Sync,
     pub(crate) copies: Copies,
     pub(crate) waiters: Waiters,
@@ -147,7 +147,7 @@ impl Member {
             role: Role::Startup,
             peers: BTreeMap::new(),
             log: OwnLog::recovered(last, commit_point, min_valid),
-            primary: None,
+            other_primary: None,
             sync: Sync::new(last.op_time),
             copies: Copies::new(strange_documents),
             waiters: Waiters::default(),
@@ -462,7 +462,6 @@ impl Member {
         }
         self.end_campaign("a higher term has begun");
         self.ballot.raise(term);
-        self.primary = None;
         self.timers.cancel(Timer::PriorityTakeover);
         self.timers.cancel(Timer::CatchUpTakeover);
         self.emit(Event::TermRaised(term));

@@ -676,10 +676,8 @@ impl Member {
             version: config.config_version(),
             members: config.members.len(),
         });
-        if let Some(term) = config.term
-            && self.ballot.raise(term)
-        {
-            self.primary = None;
+        if let Some(term) = config.term {
+            self.ballot.raise(term);
         }
         let mut known = std::mem::take(&mut self.peers);
         for member in config.members.iter().filter(|member| Some(member.id) != me) {
@@ -698,8 +696,8 @@ impl Member {
             Asked::Heartbeat { peer } | Asked::Vote { peer, .. } => !peers.contains_key(peer),
             _ => false,
         });
-        if self.primary.is_some_and(|id| Some(id) != me && !self.peers.contains_key(&id)) {
-            self.primary = None;
+        if self.primary().is_some_and(|id| Some(id) != me && !self.peers.contains_key(&id)) {
+            self.forget_primary();
         }
         let committed_before = self.log.commit_point();
         self.config.put_in_force(Installed { config, me, committed_before });

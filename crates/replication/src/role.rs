@@ -164,7 +164,7 @@ impl Member {
 
     pub(crate) fn become_removed(&mut self) {
         self.leave_role_or_office(StepDownReason::Reconfig);
-        self.primary = None;
+        self.forget_primary();
         self.role = Role::Removed;
     }
 
@@ -219,7 +219,7 @@ impl Member {
         assert!(matches!(self.role, Role::Follower(_)), "only a follower is elected");
         assert!(self.ballot.elects(term, self.me()), "a leader has its own stored vote");
         self.leave_role();
-        self.primary = self.me();
+        self.forget_primary();
         self.candidacy.forget_vetoed_dry_runs();
         self.role = Role::Leader(Leader {
             mode: LeaderMode::CatchingUp {
@@ -238,9 +238,6 @@ impl Member {
         self.end_what_the_role_began();
         if matches!(self.role, Role::Leader(_)) {
             self.emit(Event::SteppedDown { term: self.term(), reason: why });
-            if self.primary == self.me() {
-                self.primary = None;
-            }
             self.outbox.push(Output::StopWrites);
             self.fail_everything_that_needs_a_primary();
         }

@@ -46,7 +46,7 @@ impl Member {
             writable: matches!(&self.role, Role::Leader(leader) if leader.is_writable()),
             stepping_down: matches!(self.leader_mode(), Some(LeaderMode::AttemptingStepDown(_))),
             config: self.config.config().map(|config| config.config_version()),
-            primary: self.primary,
+            primary: self.primary(),
             shutting_down: self.shutting_down,
         }
     }
@@ -105,7 +105,7 @@ impl<'a> Status<'a> {
 
     /// The primary of the present term, if known.
     pub fn primary(&self) -> Option<MemberId> {
-        self.member.primary
+        self.member.primary()
     }
 
     /// Where a member listens.

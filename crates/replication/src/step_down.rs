@@ -144,7 +144,7 @@ impl Member {
     /// Asks a successor that has everything by now, unless a later term has begun.
     pub(crate) fn hand_off_if_owed(&mut self) {
         let Role::Follower(Follower { owes_hand_off: Some(term), .. }) = &self.role else { return };
-        let is_over = *term != self.term() || self.primary.is_some();
+        let is_over = *term != self.term() || self.primary().is_some();
         if (is_over || self.hand_off_past(Vec::new()))
             && let Role::Follower(follower) = &mut self.role
         {
@@ -167,7 +167,8 @@ impl Member {
     /// The successor cannot, whatever its last heartbeat said: it was frozen or killed since. As long
     /// as no member has stood, the next one is asked.
     pub(crate) fn on_hand_off_failed(&mut self, tried: Vec<MemberId>, term: Term) {
-        if self.term() == term && self.primary.is_none() && matches!(self.role, Role::Follower(_)) {
+        if self.term() == term && self.primary().is_none() && matches!(self.role, Role::Follower(_))
+        {
             self.hand_off_past(tried);
         }
     }

@@ -121,7 +121,7 @@ impl Member {
                 build_indexes: member.build_indexes,
                 delay: member.secondary_delay(),
                 denied: self.sync.denied.get(&peer.id).is_some_and(|until| *until > self.now),
-                primary: self.primary == Some(peer.id),
+                primary: self.primary() == Some(peer.id),
                 has_source: peer.syncing_to.is_some(),
             })
         });
@@ -137,7 +137,7 @@ impl Member {
             delay: own.secondary_delay(),
             chaining_allowed: self.settings().chaining_allowed,
             forced: self.sync.forced,
-            rescue: self.primary.is_none() && self.may_keep_others_from_a_primary(own),
+            rescue: self.primary().is_none() && self.may_keep_others_from_a_primary(own),
             copies_everything: self.copies_everything(),
         })
     }
@@ -287,11 +287,7 @@ impl Member {
             self.sync.diverged = false;
         }
         if batch.source_is_primary && batch.term == self.term() {
-            if self.primary != Some(fetch.source) {
-                self.primary = Some(fetch.source);
-                self.emit(Event::PrimaryKnown { primary: fetch.source, term: self.term() });
-            }
-            self.hear_from_primary();
+            self.hear_of_primary(fetch.source);
         }
         if let Some(last) = batch.last.filter(|last| last.op_time > self.sync.last_fetched) {
             self.sync.last_fetched = last.op_time;

@@ -726,7 +726,7 @@ impl World {
             member.ballot.term(),
             member.ballot.last_vote(),
             member.role,
-            member.primary,
+            member.primary(),
             member.log,
             member.candidacy.decisive(),
             member.config.decisive(),
