@@ -34,7 +34,7 @@ impl ServerSession {
     }
 
     /// Whether the server may forget it soon. `lifetime` is `logicalSessionTimeoutMinutes`.
-    pub fn is_expiring(&self, now: MonotonicTime, lifetime: Duration) -> bool {
+    pub(crate) fn is_expiring(&self, now: MonotonicTime, lifetime: Duration) -> bool {
         now.since(self.last_use) + EXPIRY_MARGIN >= lifetime
     }
 

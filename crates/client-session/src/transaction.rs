@@ -267,7 +267,7 @@ impl Transaction {
 
     /// The server turned the first command away before it did anything: the next attempt is the
     /// first again.
-    pub fn first_turned_away(&mut self) {
+    pub(crate) fn first_turned_away(&mut self) {
         if self.phase == Phase::InProgress {
             self.phase = Phase::Starting;
         }
@@ -330,7 +330,7 @@ impl Transaction {
     }
 
     /// An attempt to commit failed, other than by an overloaded server's refusal.
-    pub fn commit_failed(&mut self) {
+    pub(crate) fn commit_failed(&mut self) {
         self.commit_tried = true;
     }
 

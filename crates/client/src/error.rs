@@ -308,11 +308,6 @@ impl Error {
     pub fn is_retryable_write(&self) -> bool {
         self.has_label(RETRYABLE_WRITE_ERROR)
     }
-
-    /// Whether the server was too busy, and nothing was done: anything may be sent again, later.
-    pub fn is_retryable_overload(&self) -> bool {
-        self.has_label(SYSTEM_OVERLOADED_ERROR) && self.has_label(RETRYABLE_ERROR)
-    }
 }
 
 impl From<SessionError> for Error {

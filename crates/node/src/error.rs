@@ -55,7 +55,7 @@ impl CommandError {
     }
 
     /// The entry of `writeErrors` that carries this error for one statement.
-    pub fn write_error(&self, index: usize) -> Document {
+    pub(crate) fn write_error(&self, index: usize) -> Document {
         let mut error = doc! {
             "index": i32::try_from(index).unwrap_or(i32::MAX),
             "code": self.code.0,

@@ -65,7 +65,7 @@ impl Namespace {
     }
 
     /// Whether clients may not write to it.
-    pub fn is_system(&self) -> bool {
+    pub(crate) fn is_system(&self) -> bool {
         self.collection.starts_with("system.")
     }
 }

@@ -41,7 +41,7 @@ impl QueryError {
     }
 
     /// A request that could not be parsed.
-    pub fn failed_to_parse(message: impl Into<String>) -> Self {
+    pub(crate) fn failed_to_parse(message: impl Into<String>) -> Self {
         Self::new(ErrorCode::FAILED_TO_PARSE, message)
     }
 

@@ -47,10 +47,10 @@ pub(crate) use self::path::{FieldPath, is_reference_field};
 pub(crate) use self::variables::Frame;
 
 /// The deepest nesting of an expression. The server allows documents 200 levels deep.
-pub const MAX_EXPRESSION_DEPTH: usize = 200;
+pub(crate) const MAX_EXPRESSION_DEPTH: usize = 200;
 
 /// The most bytes one operator may build before its result is charged to the operation.
-pub const MAX_INTERMEDIATE_BYTES: usize = 64 * 1024 * 1024;
+pub(crate) const MAX_INTERMEDIATE_BYTES: usize = 64 * 1024 * 1024;
 
 /// An expression, ready to be computed.
 #[derive(Clone, Debug)]

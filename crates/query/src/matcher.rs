@@ -29,7 +29,7 @@ pub(crate) use predicate::{Comparison, Condition, Predicate};
 pub(crate) use schema::Schema;
 
 /// The deepest nesting of operators that a query may have.
-pub const MAX_QUERY_DEPTH: usize = 200;
+pub(crate) const MAX_QUERY_DEPTH: usize = 200;
 
 /// A parsed query.
 #[derive(Debug, Clone)]

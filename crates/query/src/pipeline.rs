@@ -40,7 +40,6 @@ mod window_numbers;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeSet;
 use std::ops::Deref;
 use std::sync::Arc;
 
@@ -56,10 +55,10 @@ use crate::expression::{Compiler, ParseContext, Variables};
 use crate::value::measure;
 
 /// The most stages of one pipeline.
-pub const MAX_STAGES: usize = 1000;
+pub(crate) const MAX_STAGES: usize = 1000;
 
 /// The deepest nesting of pipelines in `$lookup`, `$facet` and `$unionWith`.
-pub const MAX_PIPELINE_DEPTH: usize = 20;
+pub(crate) const MAX_PIPELINE_DEPTH: usize = 20;
 
 /// A stream of documents. After an error nothing more comes.
 pub type Documents = Box<dyn Iterator<Item = Result<Document, QueryError>> + Send>;
@@ -235,12 +234,6 @@ impl Pipeline {
         names.sort_unstable();
         names.dedup();
         names
-    }
-
-    /// The top-level fields that the pipeline reads, so that no others need to be decoded; `None` if
-    /// it needs the whole documents.
-    pub fn needed_fields(&self) -> Option<BTreeSet<String>> {
-        depend::needed_fields(self)
     }
 
     /// What turns stored bytes into this pipeline's input, decoding no more than it reads.

@@ -208,7 +208,7 @@ impl RegexMatcher {
 
     /// The literal text that every match starts with, when the pattern is `^literal…` without
     /// options: an index range can then narrow the search.
-    pub fn literal_prefix(&self) -> Option<String> {
+    pub(crate) fn literal_prefix(&self) -> Option<String> {
         if !self.options.is_empty() || self.pattern.contains('|') {
             return None;
         }

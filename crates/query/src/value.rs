@@ -31,4 +31,4 @@ pub use view::{ArrayRef, DocumentRef, ValueRef};
 pub const MAX_NESTING: usize = 200;
 
 /// The largest document, in bytes, that an operation may produce.
-pub const MAX_DOCUMENT_SIZE: usize = 16 * 1024 * 1024;
+pub(crate) const MAX_DOCUMENT_SIZE: usize = 16 * 1024 * 1024;

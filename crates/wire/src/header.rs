@@ -29,11 +29,11 @@ pub struct OpCode(pub i32);
 
 impl OpCode {
     /// `OP_REPLY`: the answer to [`QUERY`](Self::QUERY).
-    pub const REPLY: Self = Self(1);
+    pub(crate) const REPLY: Self = Self(1);
     /// `OP_QUERY`: only the handshake of older peers still uses it.
     pub const QUERY: Self = Self(2004);
     /// `OP_COMPRESSED`: another message, compressed.
-    pub const COMPRESSED: Self = Self(2012);
+    pub(crate) const COMPRESSED: Self = Self(2012);
     /// `OP_MSG`: requests and replies alike.
     pub const MSG: Self = Self(2013);
 }

@@ -80,7 +80,7 @@ impl ScramClient {
     }
 
     /// `client-first-message`.
-    pub fn first_message(&self) -> String {
+    pub(crate) fn first_message(&self) -> String {
         format!("n,,{}", self.client_first_bare)
     }
 
@@ -89,7 +89,7 @@ impl ScramClient {
     /// # Errors
     ///
     /// If it is not one, repeats another nonce, or asks for too few or too many iterations.
-    pub fn on_server_first(&self, message: &str) -> Result<ServerFirst, ScramError> {
+    pub(crate) fn on_server_first(&self, message: &str) -> Result<ServerFirst, ScramError> {
         let mut fields = message.split(',');
         let mut field = |name: &'static str| {
             let found = fields.next().and_then(|field| field.strip_prefix(name));
@@ -124,7 +124,7 @@ pub struct ServerFirst {
 
 impl ServerFirst {
     /// The keys, if they are remembered.
-    pub fn cached_keys(&self, cache: &KeyCache) -> Option<ScramKeys> {
+    pub(crate) fn cached_keys(&self, cache: &KeyCache) -> Option<ScramKeys> {
         cache.get(&(self.mechanism, self.salt.clone(), self.iterations))
     }
 
@@ -133,7 +133,7 @@ impl ServerFirst {
     /// # Errors
     ///
     /// If the password holds characters that SASLprep forbids.
-    pub fn compute_keys(
+    pub(crate) fn compute_keys(
         &self,
         user: &str,
         password: &str,
@@ -150,7 +150,7 @@ impl ServerFirst {
     }
 
     /// `client-final-message`, and what the server must answer.
-    pub fn final_message(&self, keys: &ScramKeys) -> (String, ServerSignature) {
+    pub(crate) fn final_message(&self, keys: &ScramKeys) -> (String, ServerSignature) {
         let stored_key = self.mechanism.digest(&keys.client_key);
         let signature = self.mechanism.hmac(&stored_key, self.auth_message.as_bytes());
         let proof = exclusive_or(&keys.client_key, &signature);

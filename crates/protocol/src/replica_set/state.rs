@@ -83,19 +83,6 @@ impl MemberState {
     pub const fn is_readable(self) -> bool {
         matches!(self, Self::Primary | Self::Secondary)
     }
-
-    /// Whether a voter in this state votes.
-    pub const fn may_vote(self) -> bool {
-        matches!(
-            self,
-            Self::Primary
-                | Self::Secondary
-                | Self::Recovering
-                | Self::Startup2
-                | Self::Arbiter
-                | Self::Rollback
-        )
-    }
 }
 
 impl fmt::Display for MemberState {
@@ -127,7 +114,6 @@ mod tests {
             numbers.sort_unstable();
             numbers
         };
-        assert_eq!(numbers(MemberState::may_vote), [1, 2, 3, 5, 7, 9]);
         assert_eq!(numbers(MemberState::is_readable), [1, 2]);
     }
 }

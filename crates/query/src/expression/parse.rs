@@ -33,7 +33,7 @@ impl ParseContext {
 
     /// The same with a variable of the caller's.
     #[must_use]
-    pub fn with_variable(mut self, name: impl Into<String>) -> Self {
+    pub(crate) fn with_variable(mut self, name: impl Into<String>) -> Self {
         self.user.insert(name.into());
         self
     }

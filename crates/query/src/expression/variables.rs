@@ -83,9 +83,8 @@ impl Variables {
         self.meter.step()
     }
 
-    /// The same with a variable of the caller's, from the `let` of a command or of a `$lookup`.
-    #[must_use]
-    pub fn with_variable(mut self, name: impl Into<String>, value: Bson) -> Self {
+    #[cfg(test)]
+    pub(crate) fn with_variable(mut self, name: impl Into<String>, value: Bson) -> Self {
         self.set(name, value);
         self
     }

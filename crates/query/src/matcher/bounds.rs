@@ -36,7 +36,7 @@ impl Interval {
     }
 
     /// The value, if the interval holds exactly one.
-    pub fn as_point(&self) -> Option<&Bson> {
+    pub(crate) fn as_point(&self) -> Option<&Bson> {
         match (&self.lower, &self.upper) {
             (Bound::Included(lower), Bound::Included(upper)) => {
                 compare(lower, upper).is_eq().then_some(lower)

@@ -102,7 +102,7 @@ impl Decimal {
     }
 
     /// An integer, exactly.
-    pub fn from_i64(value: i64) -> Self {
+    pub(crate) fn from_i64(value: i64) -> Self {
         Self::Finite { negative: value < 0, coefficient: value.unsigned_abs().into(), exponent: 0 }
     }
 
@@ -126,7 +126,7 @@ impl Decimal {
     }
 
     /// The nearest double; beyond its range an infinity.
-    pub fn to_f64(self) -> f64 {
+    pub(crate) fn to_f64(self) -> f64 {
         match self {
             Self::NaN => f64::NAN,
             Self::Infinity { negative: false } => f64::INFINITY,
@@ -140,7 +140,7 @@ impl Decimal {
     }
 
     /// The integer part, if it fits.
-    pub fn to_i64(self) -> Option<i64> {
+    pub(crate) fn to_i64(self) -> Option<i64> {
         match self.round_to(0, Rounding::Truncate) {
             Self::Finite { negative, coefficient, exponent } => {
                 if coefficient == 0 {
@@ -170,7 +170,7 @@ impl Decimal {
     }
 
     /// Whether the sign is negative; false for NaN.
-    pub fn is_negative(self) -> bool {
+    pub(crate) fn is_negative(self) -> bool {
         match self {
             Self::NaN => false,
             Self::Infinity { negative } | Self::Finite { negative, .. } => negative,
@@ -178,7 +178,7 @@ impl Decimal {
     }
 
     /// Whether there is nothing after the decimal point.
-    pub fn is_integral(self) -> bool {
+    pub(crate) fn is_integral(self) -> bool {
         match self.normalized() {
             Self::Finite { exponent, coefficient, .. } => exponent >= 0 || coefficient == 0,
             _ => false,
@@ -186,7 +186,7 @@ impl Decimal {
     }
 
     /// The same value without trailing zeros, zero as plain positive zero.
-    pub fn normalized(self) -> Self {
+    pub(crate) fn normalized(self) -> Self {
         match self {
             Self::Finite { coefficient: 0, .. } => Self::ZERO,
             Self::Finite { negative, mut coefficient, mut exponent } => {
@@ -214,7 +214,7 @@ impl Decimal {
     }
 
     /// Compares with a double by exact value. NaN equals NaN and is below everything.
-    pub fn compare_f64(self, other: f64) -> Ordering {
+    pub(crate) fn compare_f64(self, other: f64) -> Ordering {
         if other.is_nan() {
             return if self.is_nan() { Ordering::Equal } else { Ordering::Greater };
         }
@@ -301,7 +301,7 @@ impl Decimal {
 
     /// The negated value.
     #[must_use]
-    pub fn negate(self) -> Self {
+    pub(crate) fn negate(self) -> Self {
         match self {
             Self::NaN => Self::NaN,
             Self::Infinity { negative } => Self::Infinity { negative: !negative },
@@ -369,7 +369,7 @@ impl Decimal {
 
     /// The remainder of truncated division: it has the sign of the dividend.
     #[must_use]
-    pub fn remainder(self, other: Self) -> Self {
+    pub(crate) fn remainder(self, other: Self) -> Self {
         use Decimal::{Finite, Infinity, NaN};
         match (self, other) {
             (NaN, _) | (_, NaN) | (Infinity { .. }, _) => NaN,
@@ -407,7 +407,7 @@ impl Decimal {
 
     /// Keeps `places` digits after the decimal point (negative: before it).
     #[must_use]
-    pub fn round_to(self, places: i32, rounding: Rounding) -> Self {
+    pub(crate) fn round_to(self, places: i32, rounding: Rounding) -> Self {
         let Self::Finite { negative, coefficient, exponent } = self else { return self };
         let wanted = places.saturating_neg();
         if exponent >= wanted {

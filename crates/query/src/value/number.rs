@@ -103,7 +103,7 @@ impl Number {
     }
 
     /// The nearest double.
-    pub fn to_f64(self) -> f64 {
+    pub(crate) fn to_f64(self) -> f64 {
         match self {
             Self::Int32(value) => value.into(),
             Self::Int64(value) => value as f64,
@@ -133,7 +133,7 @@ impl Number {
     }
 
     /// The value cut towards zero, if that fits an int64.
-    pub fn to_i64_truncated(self) -> Option<i64> {
+    pub(crate) fn to_i64_truncated(self) -> Option<i64> {
         match self {
             Self::Double(value) => double_to_i64(value.trunc()),
             Self::Decimal(value) => value.to_i64(),
@@ -174,7 +174,7 @@ impl Number {
 
     /// The remainder with the sign of the dividend, `None` for division by zero.
     #[must_use]
-    pub fn remainder(self, other: Self) -> Option<Self> {
+    pub(crate) fn remainder(self, other: Self) -> Option<Self> {
         if other.is_zero() {
             return None;
         }
@@ -198,12 +198,12 @@ impl Number {
     }
 
     /// The difference, `None` where two integers overflow int64.
-    pub fn checked_subtract(self, other: Self) -> Option<Self> {
+    pub(crate) fn checked_subtract(self, other: Self) -> Option<Self> {
         self.combine(other, i64::checked_sub, |a, b| a - b, Decimal::subtract)
     }
 
     /// The product, `None` where two integers overflow int64.
-    pub fn checked_multiply(self, other: Self) -> Option<Self> {
+    pub(crate) fn checked_multiply(self, other: Self) -> Option<Self> {
         self.combine(other, i64::checked_mul, |a, b| a * b, Decimal::multiply)
     }
 

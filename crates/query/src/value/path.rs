@@ -45,7 +45,7 @@ pub enum PathValue<'a> {
 
 impl PathValue<'_> {
     /// An owned copy.
-    pub fn into_bson(self) -> Bson {
+    pub(crate) fn into_bson(self) -> Bson {
         match self {
             Self::Borrowed(value) => value.to_bson(),
             Self::Collected(values) => Bson::Array(values),

@@ -132,7 +132,7 @@ pub struct TypeSet {
 
 impl TypeSet {
     /// All four number types.
-    pub const NUMBERS: Self = Self { bits: 1 << 1 | 1 << 16 | 1 << 18 | 1 << 19 };
+    pub(crate) const NUMBERS: Self = Self { bits: 1 << 1 | 1 << 16 | 1 << 18 | 1 << 19 };
 
     /// A set of one type, by its number.
     pub fn from_number(number: i32) -> Option<Self> {
@@ -143,7 +143,7 @@ impl TypeSet {
     }
 
     /// The set that a name stands for; `number` stands for four types.
-    pub fn from_alias(alias: &str) -> Option<Self> {
+    pub(crate) fn from_alias(alias: &str) -> Option<Self> {
         if alias == "number" {
             return Some(Self::NUMBERS);
         }

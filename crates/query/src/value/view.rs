@@ -100,7 +100,7 @@ impl<'a> ValueRef<'a> {
     }
 
     /// Whether this is null or the deprecated undefined.
-    pub fn is_nullish(self) -> bool {
+    pub(crate) fn is_nullish(self) -> bool {
         matches!(self, Self::Null | Self::Undefined)
     }
 
@@ -198,46 +198,6 @@ impl<'a> From<&'a Bson> for ValueRef<'a> {
             Bson::MaxKey => Self::MaxKey,
             Bson::MinKey => Self::MinKey,
             Bson::DbPointer(value) => Self::DbPointer(DbPointerRef::Parsed(value)),
-        }
-    }
-}
-
-impl<'a> From<RawBsonRef<'a>> for ValueRef<'a> {
-    fn from(value: RawBsonRef<'a>) -> Self {
-        match value {
-            RawBsonRef::Double(value) => Self::Double(value),
-            RawBsonRef::String(value) => Self::String(value),
-            RawBsonRef::Array(value) => match RawDocument::from_bytes(value.as_bytes()) {
-                Ok(value) => Self::Array(ArrayRef::Raw(value)),
-                // Cannot be: the bytes of an array have the frame of a document.
-                Err(_) => Self::Array(ArrayRef::Parsed(&[])),
-            },
-            RawBsonRef::Document(value) => Self::Document(DocumentRef::Raw(value)),
-            RawBsonRef::Boolean(value) => Self::Boolean(value),
-            RawBsonRef::Null => Self::Null,
-            RawBsonRef::RegularExpression(value) => Self::RegularExpression {
-                pattern: value.pattern.as_str(),
-                options: value.options.as_str(),
-            },
-            RawBsonRef::JavaScriptCode(value) => Self::JavaScriptCode(value),
-            RawBsonRef::JavaScriptCodeWithScope(value) => Self::JavaScriptCodeWithScope {
-                code: value.code,
-                scope: DocumentRef::Raw(value.scope),
-            },
-            RawBsonRef::Int32(value) => Self::Int32(value),
-            RawBsonRef::Int64(value) => Self::Int64(value),
-            RawBsonRef::Timestamp(value) => Self::Timestamp(value),
-            RawBsonRef::Binary(value) => {
-                Self::Binary { subtype: value.subtype, bytes: value.bytes }
-            }
-            RawBsonRef::ObjectId(value) => Self::ObjectId(value),
-            RawBsonRef::DateTime(value) => Self::DateTime(value),
-            RawBsonRef::Symbol(value) => Self::Symbol(value),
-            RawBsonRef::Decimal128(value) => Self::Decimal128(value),
-            RawBsonRef::Undefined => Self::Undefined,
-            RawBsonRef::MaxKey => Self::MaxKey,
-            RawBsonRef::MinKey => Self::MinKey,
-            RawBsonRef::DbPointer(value) => Self::DbPointer(DbPointerRef::Raw(value)),
         }
     }
 }

@@ -40,7 +40,8 @@ fn leading_stages_become_a_query() {
 #[test]
 fn a_pipeline_knows_which_fields_it_reads() {
     let needed = |stages: Bson| {
-        parse(stages).needed_fields().map(|fields| fields.into_iter().collect::<Vec<_>>().join(" "))
+        super::super::depend::needed_fields(&parse(stages))
+            .map(|fields| fields.into_iter().collect::<Vec<_>>().join(" "))
     };
     let cases = vec![
         (bson!([]), None),

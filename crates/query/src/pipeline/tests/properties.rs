@@ -172,7 +172,7 @@ proptest! {
     fn fields_that_are_not_needed_do_not_matter(stages in prop::collection::vec(any_stage(), 0..4)) {
         let variables = Variables::new(11);
         let Ok(pipeline) = Pipeline::parse(&stages, &variables) else { return Ok(()) };
-        let Some(fields) = pipeline.needed_fields() else { return Ok(()) };
+        let Some(fields) = super::super::depend::needed_fields(&pipeline) else { return Ok(()) };
         let only = |document: Document| -> Document {
             document.into_iter().filter(|(name, _)| fields.contains(name)).collect()
         };
