@@ -63,12 +63,19 @@ impl<'a> Fields<'a> {
         self.raw(name).is_some()
     }
 
+    /// A value that must be of one type.
+    fn typed<T>(
+        &self,
+        name: &str,
+        expected: &str,
+        read: impl FnOnce(&'a Bson) -> Option<T>,
+    ) -> Result<Option<T>, CommandError> {
+        let Some(value) = self.raw(name) else { return Ok(None) };
+        read(value).map(Some).ok_or_else(|| self.wrong_type(name, value, expected))
+    }
+
     pub(crate) fn string(&self, name: &str) -> Result<Option<&'a str>, CommandError> {
-        match self.raw(name) {
-            None => Ok(None),
-            Some(Bson::String(text)) => Ok(Some(text)),
-            Some(other) => Err(self.wrong_type(name, other, "string")),
-        }
+        self.typed(name, "string", Bson::as_str)
     }
 
     pub(crate) fn required_string(&self, name: &str) -> Result<&'a str, CommandError> {
@@ -76,19 +83,11 @@ impl<'a> Fields<'a> {
     }
 
     pub(crate) fn document(&self, name: &str) -> Result<Option<&'a Document>, CommandError> {
-        match self.raw(name) {
-            None => Ok(None),
-            Some(Bson::Document(document)) => Ok(Some(document)),
-            Some(other) => Err(self.wrong_type(name, other, "object")),
-        }
+        self.typed(name, "object", Bson::as_document)
     }
 
     pub(crate) fn array(&self, name: &str) -> Result<Option<&'a [Bson]>, CommandError> {
-        match self.raw(name) {
-            None => Ok(None),
-            Some(Bson::Array(items)) => Ok(Some(items)),
-            Some(other) => Err(self.wrong_type(name, other, "array")),
-        }
+        self.typed(name, "array", |value| value.as_array().map(Vec::as_slice))
     }
 
     /// An array whose items are all documents.
@@ -102,17 +101,11 @@ impl<'a> Fields<'a> {
     }
 
     pub(crate) fn boolean(&self, name: &str) -> Result<Option<bool>, CommandError> {
-        match self.raw(name) {
-            None => Ok(None),
-            Some(Bson::Boolean(truth)) => Ok(Some(*truth)),
-            Some(value) => match whole_number(value) {
-                Some(number) => Ok(Some(number != 0)),
-                None => match value {
-                    Bson::Double(number) => Ok(Some(*number != 0.0)),
-                    other => Err(self.wrong_type(name, other, "bool")),
-                },
-            },
-        }
+        self.typed(name, "bool", |value| match value {
+            Bson::Boolean(truth) => Some(*truth),
+            Bson::Double(number) => Some(*number != 0.0),
+            other => whole_number(other).map(|number| number != 0),
+        })
     }
 
     pub(crate) fn flag(&self, name: &str) -> Result<bool, CommandError> {
@@ -147,26 +140,16 @@ impl<'a> Fields<'a> {
         {
             return Ok(Some(number));
         }
-        match self.raw(name) {
-            None => Ok(None),
-            Some(value) => match whole_number(value) {
-                Some(number) => Ok(Some(number)),
-                None => match value {
-                    // The server truncates fractions of counts.
-                    Bson::Double(number) if number.is_finite() => Ok(Some(*number as i64)),
-                    other => Err(self.wrong_type(name, other, "number")),
-                },
-            },
-        }
+        self.typed(name, "number", |value| match value {
+            // The server truncates fractions of counts.
+            Bson::Double(number) if number.is_finite() => Some(*number as i64),
+            other => whole_number(other),
+        })
     }
 
     /// A number that must be given as 64 bits.
     pub(crate) fn long(&self, name: &str) -> Result<Option<i64>, CommandError> {
-        match self.raw(name) {
-            None => Ok(None),
-            Some(Bson::Int64(number)) => Ok(Some(*number)),
-            Some(other) => Err(self.wrong_type(name, other, "long")),
-        }
+        self.typed(name, "long", Bson::as_i64)
     }
 
     /// A count that must not be negative.

@@ -216,6 +216,26 @@ pub(super) fn open_cursor(
     stream: DocumentStream,
     options: CursorOptions,
 ) -> Result<Outcome, CommandError> {
+    open(request, namespace, stream, None, options)
+}
+
+/// The first batch of a change stream, which stays open.
+pub(super) fn open_change_stream(
+    request: &Request<'_>,
+    namespace: Namespace,
+    stream: ChangeStream,
+    options: CursorOptions,
+) -> Result<Outcome, CommandError> {
+    open(request, namespace, Box::new(std::iter::empty()), Some(Box::new(stream)), options)
+}
+
+fn open(
+    request: &Request<'_>,
+    namespace: Namespace,
+    stream: DocumentStream,
+    changes: Option<Box<ChangeStream>>,
+    options: CursorOptions,
+) -> Result<Outcome, CommandError> {
     let shown = namespace.to_string();
     let mut cursor = Cursor {
         namespace,
@@ -228,12 +248,15 @@ pub(super) fn open_cursor(
         interrupt: options.interrupt,
         no_timeout: options.no_timeout,
         tail: options.tail,
-        changes: None,
+        changes,
     };
     let size = options
         .batch_size
         .map_or(DEFAULT_FIRST_BATCH, |size| usize::try_from(size).unwrap_or(usize::MAX));
-    let batch = cursor.next_batch(BatchName::First, size)?;
+    let batch = match cursor.changes {
+        Some(_) => cursor.next_events(request.node, BatchName::First, size)?,
+        None => cursor.next_batch(BatchName::First, size)?,
+    };
     request.node.counters().returned(batch.count);
     let id = if batch.exhausted || options.single_batch {
         0
@@ -241,40 +264,6 @@ pub(super) fn open_cursor(
         request.node.cursors().add(cursor, request.context.now.monotonic)?
     };
     let body = batch.into_reply(BatchName::First, id, &shown, request.at_cluster_time())?;
-    Ok(Outcome::Reply(body.into()))
-}
-
-/// The first batch of a change stream, which stays open.
-pub(super) fn open_change_stream(
-    request: &Request<'_>,
-    namespace: Namespace,
-    stream: ChangeStream,
-    options: CursorOptions,
-) -> Result<Outcome, CommandError> {
-    let shown = namespace.to_string();
-    let mut cursor = Cursor {
-        namespace,
-        transaction: request.transaction.as_ref().map(|body| body.id),
-        session: request.session.clone(),
-        owner: session_owner(request.node, &request.context.client),
-        stream: Box::new(std::iter::empty()),
-        remaining: None,
-        held_back: None,
-        interrupt: options.interrupt,
-        no_timeout: options.no_timeout,
-        tail: None,
-        changes: Some(Box::new(stream)),
-    };
-    let size = options
-        .batch_size
-        .map_or(DEFAULT_FIRST_BATCH, |size| usize::try_from(size).unwrap_or(usize::MAX));
-    let batch = cursor.next_events(request.node, BatchName::First, size)?;
-    request.node.counters().returned(batch.count);
-    let id = match batch.exhausted {
-        true => 0,
-        false => request.node.cursors().add(cursor, request.context.now.monotonic)?,
-    };
-    let body = batch.into_reply(BatchName::First, id, &shown, None)?;
     Ok(Outcome::Reply(body.into()))
 }
 
