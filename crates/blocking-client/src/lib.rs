@@ -62,14 +62,14 @@ pub use connection::ConnectionError;
 pub use cursor::{Cursor, MAX_EMPTY_BATCHES, ParkedCursor};
 pub use error::{OperationError, WriteFailure};
 pub use net::DialError;
-pub use options::{ClientOptions, DEFAULT_SERVER_SELECTION_TIMEOUT, StartError};
+pub use options::{ClientOptions, StartError};
 pub use session::{InSession, Session, TransactionFailure};
 pub use watch::{ChangeStream, WatchOptions, Watched};
 
 pub use quorate_client_session::{
-    ChangeStreamStart, Phase as TransactionPhase, SessionOptions, TRANSIENT_TRANSACTION_ERROR,
-    TransactionError, TransactionOptions, UNKNOWN_TRANSACTION_COMMIT_RESULT, WriteConcern,
-    WriteError,
+    ChangeStreamStart, DEFAULT_SERVER_SELECTION_TIMEOUT, Phase as TransactionPhase, SessionOptions,
+    TRANSIENT_TRANSACTION_ERROR, TransactionError, TransactionOptions,
+    UNKNOWN_TRANSACTION_COMMIT_RESULT, WriteConcern, WriteError,
 };
 pub use quorate_server_discovery::DiscoveryEvent;
 pub use quorate_tls_config::{TlsError, TlsOptions};

@@ -8,15 +8,12 @@ use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
 use quorate_authentication::UnsupportedMechanism;
-use quorate_client_session::WriteConcern;
-use quorate_connection_string::{ConnectionString, Credential, Limit, Options, ParseError};
+use quorate_client_session::{DEFAULT_SERVER_SELECTION_TIMEOUT, WriteConcern, compressors};
+use quorate_connection_string::{ConnectionString, Credential, Limit, ParseError};
 use quorate_protocol::ReadPreference;
 use quorate_server_discovery::{DiscoveryOptions, OptionsError, SOCKET_CHECK_INTERVAL, Threading};
 use quorate_tls_config::{TlsError, TlsOptions};
 use quorate_wire::CompressorId;
-
-/// `serverSelectionTimeoutMS`, unless told otherwise.
-pub const DEFAULT_SERVER_SELECTION_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// What a client is told once, at its start.
 #[derive(Clone, Debug)]
@@ -97,17 +94,9 @@ impl ClientOptions {
                 .server_selection_timeout
                 .unwrap_or(defaults.server_selection_timeout),
             socket_timeout: options.socket_timeout.and_then(Limit::bound),
-            read_preference: ReadPreference {
-                tag_sets: options.read_preference_tags.clone(),
-                max_staleness: options.max_staleness.and_then(Limit::bound),
-                ..ReadPreference::new(options.read_preference.unwrap_or_default())
-            },
+            read_preference: options.whole_read_preference(),
             read_concern_level: options.read_concern_level.clone(),
-            write_concern: WriteConcern {
-                w: options.w.clone(),
-                journal: options.journal,
-                w_timeout: options.w_timeout.and_then(Limit::bound),
-            },
+            write_concern: WriteConcern::from_options(options),
             retry_reads: options.retry_reads.unwrap_or(defaults.retry_reads),
             compressors: compressors(options),
             zlib_compression_level: options.zlib_compression_level,
@@ -178,11 +167,6 @@ fn refuse_what_is_missing(string: &ConnectionString) -> Result<(), StartError> {
         return missing("timeoutMS", "set socketTimeoutMS and connectTimeoutMS instead");
     }
     Ok(())
-}
-
-fn compressors(options: &Options) -> Vec<CompressorId> {
-    let given = options.compressors.iter().flatten();
-    given.filter_map(|compressor| CompressorId::from_name(compressor.name())).collect()
 }
 
 #[cfg(test)]

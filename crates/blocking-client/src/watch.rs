@@ -6,8 +6,7 @@
 
 use std::time::Duration;
 
-use bson::raw::{RawArrayBuf, RawDocumentBuf, cstr};
-use bson::rawdoc;
+use bson::raw::{RawBson, RawDocumentBuf, cstr};
 use quorate_client_session::{
     ChangeStreamStart, Failure, ResumePoint, is_resumable_change_stream_error,
 };
@@ -125,23 +124,11 @@ impl Plan {
         if self.watched == Watched::Deployment {
             stage.append(cstr!("allChangesForCluster"), true);
         }
-        start.append_to(&mut stage);
-        let mut stages = RawArrayBuf::new();
-        stages.push(rawdoc! { "$changeStream": stage });
-        for stage in &self.pipeline {
-            stages.push(stage.clone());
-        }
-        let mut command = match &self.watched {
-            Watched::Collection(namespace) => rawdoc! { "aggregate": namespace.collection() },
-            Watched::Database(_) | Watched::Deployment => rawdoc! { "aggregate": 1 },
+        let watched = match &self.watched {
+            Watched::Collection(namespace) => RawBson::from(namespace.collection()),
+            Watched::Database(_) | Watched::Deployment => RawBson::Int32(1),
         };
-        command.append(cstr!("pipeline"), stages);
-        let mut cursor = RawDocumentBuf::new();
-        if let Some(size) = self.options.batch_size {
-            cursor.append(cstr!("batchSize"), i64::from(size));
-        }
-        command.append(cstr!("cursor"), cursor);
-        command
+        start.command(watched, stage, &self.pipeline, self.options.batch_size)
     }
 }
 

@@ -4,7 +4,8 @@
 //! Streams specification. Tokens are documents that only servers look into.
 
 use bson::Timestamp;
-use bson::raw::{RawBsonRef, RawDocument, RawDocumentBuf, cstr};
+use bson::raw::{RawArrayBuf, RawBson, RawBsonRef, RawDocument, RawDocumentBuf, cstr};
+use bson::rawdoc;
 use quorate_protocol::ErrorCode;
 
 /// What servers of MongoDB 4.4 and later call an error of a change stream that it survives.
@@ -127,8 +128,27 @@ impl ResumePoint {
 }
 
 impl ChangeStreamStart {
-    /// Adds the option of the `$changeStream` stage.
-    pub fn append_to(&self, stage: &mut RawDocumentBuf) {
+    /// The `aggregate` that opens a stream here. `watched` is the collection, or 1 for all of a database; `stage` holds the
+    /// other options of `$changeStream`.
+    pub fn command(
+        &self,
+        watched: impl Into<RawBson>,
+        mut stage: RawDocumentBuf,
+        pipeline: &[RawDocumentBuf],
+        batch_size: Option<u32>,
+    ) -> RawDocumentBuf {
+        self.append_to(&mut stage);
+        let mut stages = RawArrayBuf::new();
+        stages.push(rawdoc! { "$changeStream": stage });
+        pipeline.iter().for_each(|stage| stages.push(stage.clone()));
+        let mut cursor = RawDocumentBuf::new();
+        if let Some(size) = batch_size {
+            cursor.append(cstr!("batchSize"), i64::from(size));
+        }
+        rawdoc! { "aggregate": watched.into(), "pipeline": stages, "cursor": cursor }
+    }
+
+    fn append_to(&self, stage: &mut RawDocumentBuf) {
         match self {
             Self::Now => {}
             Self::ResumeAfter(token) => stage.append(cstr!("resumeAfter"), token),

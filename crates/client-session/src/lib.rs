@@ -15,6 +15,11 @@
 //! - [`write_errors`] and [`with_id`]: failed writes in a reply, and the `_id` of documents to insert (CRUD specification).
 //! - [`ResumePoint`]: where a change stream goes on after an error (Change Streams specification).
 
+use std::time::Duration;
+
+use quorate_connection_string::Options;
+use quorate_wire::CompressorId;
+
 mod attempts;
 mod change_stream;
 mod cursor;
@@ -55,3 +60,12 @@ pub use transaction::{
 };
 pub use write_concern::WriteConcern;
 pub use writes::{WriteError, count, with_id, write_errors};
+
+/// `serverSelectionTimeoutMS` unless told otherwise.
+pub const DEFAULT_SERVER_SELECTION_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// `compressors` of a connection string, the preferred one first.
+pub fn compressors(options: &Options) -> Vec<CompressorId> {
+    let given = options.compressors.iter().flatten();
+    given.filter_map(|compressor| CompressorId::from_name(compressor.name())).collect()
+}

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bson::raw::{RawDocumentBuf, cstr};
-use quorate_connection_string::WriteAcknowledgement;
+use quorate_connection_string::{Limit, Options, WriteAcknowledgement};
 
 /// How widely a write must be known before it counts.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
@@ -20,6 +20,12 @@ impl WriteConcern {
     /// `{ w: "majority" }`.
     pub const MAJORITY: Self =
         Self { w: Some(WriteAcknowledgement::Majority), journal: None, w_timeout: None };
+
+    /// What `w`, `journal` and `wTimeoutMS` of a connection string say.
+    pub fn from_options(options: &Options) -> Self {
+        let w_timeout = options.w_timeout.and_then(Limit::bound);
+        Self { w: options.w.clone(), journal: options.journal, w_timeout }
+    }
 
     /// Whether the server is asked for a reply at all.
     pub fn is_acknowledged(&self) -> bool {

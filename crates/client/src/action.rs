@@ -333,6 +333,49 @@ macro_rules! option {
             self
         }
     };
+    ($lifetime:lifetime filter) => {
+        /// Which to list.
+        pub fn filter(mut self, filter: impl $crate::value::IntoRaw) -> Self {
+            self.draft().set_document(cstr!("filter"), filter);
+            self
+        }
+    };
+    ($lifetime:lifetime projection) => {
+        /// The fields to return.
+        pub fn projection(mut self, projection: impl $crate::value::IntoRaw) -> Self {
+            self.draft().set_document(cstr!("projection"), projection);
+            self
+        }
+    };
+    ($lifetime:lifetime skip) => {
+        /// How many results to leave out.
+        pub fn skip(mut self, count: u64) -> Self {
+            let count = i64::try_from(count).unwrap_or(i64::MAX);
+            self.draft().arguments.set(cstr!("skip"), count);
+            self
+        }
+    };
+    ($lifetime:lifetime allow_disk_use) => {
+        /// Whether the server may write temporary files.
+        pub fn allow_disk_use(mut self, allow: bool) -> Self {
+            self.draft().arguments.set(cstr!("allowDiskUse"), allow);
+            self
+        }
+    };
+    ($lifetime:lifetime max_await_time) => {
+        /// `maxAwaitTimeMS`: how long the server waits for more before it answers.
+        pub fn max_await_time(mut self, limit: std::time::Duration) -> Self {
+            self.draft().cursor.max_time = Some(limit);
+            self
+        }
+    };
+    ($lifetime:lifetime ordered) => {
+        /// Whether the first write that fails ends it, which it does unless told otherwise.
+        pub fn ordered(mut self, ordered: bool) -> Self {
+            self.writes.ordered = ordered;
+            self
+        }
+    };
     ($lifetime:lifetime bypass_document_validation) => {
         /// Whether documents need not be valid by the collection's rules.
         pub fn bypass_document_validation(mut self, bypass: bool) -> Self {

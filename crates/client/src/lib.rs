@@ -66,15 +66,13 @@ pub use error::{ClientError, Error, ErrorKind, WriteFailure};
 pub use handshake::ServerApi;
 pub use metadata::DriverInfo;
 pub use metrics::{Metrics, ServerMetrics};
-pub use options::{
-    ClientOptions, DEFAULT_LOGGED_DOCUMENT_LENGTH, DEFAULT_SERVER_SELECTION_TIMEOUT,
-};
+pub use options::{ClientOptions, DEFAULT_LOGGED_DOCUMENT_LENGTH};
 pub use pace::{Pace, Pause};
 pub use quorate_client_session::{
-    DEFAULT_MAX_ADAPTIVE_RETRIES, NO_WRITES_PERFORMED, Phase as TransactionPhase, RETRYABLE_ERROR,
-    RETRYABLE_WRITE_ERROR, SYSTEM_OVERLOADED_ERROR, SessionOptions, TRANSIENT_TRANSACTION_ERROR,
-    TransactionError, TransactionOptions, UNKNOWN_TRANSACTION_COMMIT_RESULT, WriteConcern,
-    WriteError,
+    DEFAULT_MAX_ADAPTIVE_RETRIES, DEFAULT_SERVER_SELECTION_TIMEOUT, NO_WRITES_PERFORMED,
+    Phase as TransactionPhase, RETRYABLE_ERROR, RETRYABLE_WRITE_ERROR, SYSTEM_OVERLOADED_ERROR,
+    SessionOptions, TRANSIENT_TRANSACTION_ERROR, TransactionError, TransactionOptions,
+    UNKNOWN_TRANSACTION_COMMIT_RESULT, WriteConcern, WriteError,
 };
 pub use quorate_protocol::PROMETHEUS_CONTENT_TYPE;
 pub use session::Session;

@@ -4,8 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use quorate_client_session::{DEFAULT_MAX_ADAPTIVE_RETRIES, WriteConcern};
-use quorate_connection_string::{Compressor, ConnectionString, Credential, Limit, Options};
+use quorate_client_session::{
+    DEFAULT_MAX_ADAPTIVE_RETRIES, DEFAULT_SERVER_SELECTION_TIMEOUT, WriteConcern, compressors,
+};
+use quorate_connection_string::{ConnectionString, Credential, Limit, Options};
 use quorate_protocol::{ReadPreference, ServerAddress};
 use quorate_server_discovery::DiscoveryOptions;
 use quorate_wire::CompressorId;
@@ -17,9 +19,6 @@ use crate::pace::Pace;
 use crate::pool::PoolOptions;
 use crate::tap::Tap;
 use crate::tls::TlsOptions;
-
-/// `serverSelectionTimeoutMS` where the user says nothing.
-pub const DEFAULT_SERVER_SELECTION_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// How many characters of a document log messages carry by default.
 pub const DEFAULT_LOGGED_DOCUMENT_LENGTH: usize = 1000;
@@ -109,17 +108,13 @@ impl ClientOptions {
             credential: string.credential().cloned(),
             tls: TlsOptions::from_connection_string(string),
             app_name: options.app_name.clone(),
-            compressors: options.compressors.iter().flatten().map(compressor_id).collect(),
+            compressors: compressors(options),
             zlib_level: options.zlib_compression_level.map(i32::from),
             host_map: BTreeMap::new(),
             proxy_host: options.proxy_host.clone(),
-            read_preference: read_preference(options),
+            read_preference: options.whole_read_preference(),
             read_concern: options.read_concern_level.clone(),
-            write_concern: WriteConcern {
-                w: options.w.clone(),
-                journal: options.journal,
-                w_timeout: options.w_timeout.and_then(Limit::bound),
-            },
+            write_concern: WriteConcern::from_options(options),
             retry_reads: options.retry_reads.unwrap_or(true),
             retry_writes: options.retry_writes.unwrap_or(true),
             max_adaptive_retries: options
@@ -151,21 +146,6 @@ fn pool_options(options: &Options) -> PoolOptions {
         wait_queue_timeout: options.wait_queue_timeout.filter(|limit| !limit.is_zero()),
         ..defaults
     }
-}
-
-fn compressor_id(compressor: &Compressor) -> CompressorId {
-    match compressor {
-        Compressor::Snappy => CompressorId::Snappy,
-        Compressor::Zlib => CompressorId::Zlib,
-        Compressor::Zstd => CompressorId::Zstd,
-    }
-}
-
-fn read_preference(options: &Options) -> ReadPreference {
-    let mut preference = ReadPreference::new(options.read_preference.unwrap_or_default());
-    preference.tag_sets.clone_from(&options.read_preference_tags);
-    preference.max_staleness = options.max_staleness.and_then(Limit::bound);
-    preference
 }
 
 #[cfg(test)]

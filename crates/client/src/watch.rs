@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bson::Timestamp;
-use bson::raw::{RawArrayBuf, RawBson, RawDocumentBuf, cstr};
+use bson::raw::{RawBson, RawDocumentBuf, cstr};
 use futures_util::Stream;
 use quorate_client_session::{ChangeStreamStart, ResumePoint, is_resumable_change_stream_error};
 use quorate_protocol::{ReadPreference, ServerAddress};
@@ -99,12 +99,6 @@ impl<'a> Watch<'a> {
         self
     }
 
-    /// `maxAwaitTimeMS`: how long the server waits for a change before it answers.
-    pub fn max_await_time(mut self, limit: Duration) -> Self {
-        self.draft.cursor.max_time = Some(limit);
-        self
-    }
-
     async fn run(mut self) -> Result<ChangeStream, Error> {
         self.draft.check()?;
         let timeout = self.draft.defaults.timeout;
@@ -148,7 +142,7 @@ impl<'a> Watch<'a> {
     }
 }
 
-options!(Watch: session, read_preference, timeout, comment, batch_size, collation);
+options!(Watch: max_await_time, session, read_preference, timeout, comment, batch_size, collation);
 
 impl<'a> HasDraft<'a> for Watch<'a> {
     fn draft(&mut self) -> &mut Draft<'a> {
@@ -187,23 +181,8 @@ impl Plan {
     }
 
     fn body(&self, start: &ChangeStreamStart) -> RawDocumentBuf {
-        let mut stage = self.stage.clone();
-        start.append_to(&mut stage);
-        let mut first = RawDocumentBuf::new();
-        first.append(cstr!("$changeStream"), stage);
-        let mut stages = RawArrayBuf::new();
-        stages.push(first);
-        for stage in &self.pipeline {
-            stages.push(stage.clone());
-        }
-        let mut cursor = RawDocumentBuf::new();
-        if let Some(size) = self.cursor.batch_size {
-            cursor.append(cstr!("batchSize"), i64::from(size));
-        }
-        let mut body = RawDocumentBuf::new();
-        body.append(cstr!("aggregate"), self.subject.clone());
-        body.append(cstr!("pipeline"), stages);
-        body.append(cstr!("cursor"), cursor);
+        let (stage, size) = (self.stage.clone(), self.cursor.batch_size);
+        let mut body = start.command(self.subject.clone(), stage, &self.pipeline, size);
         for (key, value) in self.arguments.iter().flatten() {
             body.append(key, value);
         }

@@ -7,7 +7,7 @@
 use std::num::{NonZeroU16, NonZeroU32};
 use std::time::Duration;
 
-use quorate_protocol::{ReadPreferenceMode, ServerMonitoringMode, TagSet};
+use quorate_protocol::{ReadPreference, ReadPreferenceMode, ServerMonitoringMode, TagSet};
 
 use crate::credential::{Mechanism, MechanismProperties};
 use crate::secret::Secret;
@@ -171,4 +171,15 @@ pub struct Options {
     pub wait_queue_timeout: Option<Duration>,
     /// `zlibCompressionLevel`: -1 (the compressor's default) to 9.
     pub zlib_compression_level: Option<i8>,
+}
+
+impl Options {
+    /// The read preference that `readPreference`, `readPreferenceTags` and `maxStalenessSeconds` make.
+    pub fn whole_read_preference(&self) -> ReadPreference {
+        ReadPreference {
+            tag_sets: self.read_preference_tags.clone(),
+            max_staleness: self.max_staleness.and_then(Limit::bound),
+            ..ReadPreference::new(self.read_preference.unwrap_or_default())
+        }
+    }
 }

@@ -4,8 +4,7 @@
 
 use std::time::Duration;
 
-use quorate_connection_string::Limit;
-use quorate_protocol::{Counted, HelloReply, ReadPreference, ReadPreferenceMode, ServerAddress};
+use quorate_protocol::{Counted, HelloReply, ReadPreferenceMode, ServerAddress};
 use quorate_server_discovery::{
     RemovalReason, SelectionFailure, SelectionRequest, ServerType, TopologyType, Verdict,
 };
@@ -512,11 +511,8 @@ fn unled(seen: &Examination, election: &Election) -> Finding {
 /// Whether the connection string's own read preference finds a server.
 fn reads(seen: &Examination) -> Option<Finding> {
     let options = seen.uri.options();
-    let preference = ReadPreference {
-        tag_sets: options.read_preference_tags.clone(),
-        max_staleness: options.max_staleness.and_then(Limit::bound),
-        ..ReadPreference::new(options.read_preference?)
-    };
+    options.read_preference?;
+    let preference = options.whole_read_preference();
     let finding = |why: String, step: &str| {
         Finding::problem(
             "read_preference_unsatisfied",

@@ -4,7 +4,6 @@
 
 use std::io;
 
-use quorate_connection_string::Limit;
 use quorate_protocol::{Counted, ReadPreference, ReadPreferenceMode};
 use quorate_server_discovery::SelectionRequest;
 use serde_json::json;
@@ -31,13 +30,7 @@ impl Answers {
 
     /// What a client finds.
     pub(super) fn of(seen: &Examination) -> Self {
-        let options = seen.uri.options();
-        let mode = options.read_preference.unwrap_or(ReadPreferenceMode::Primary);
-        let wanted = ReadPreference {
-            tag_sets: options.read_preference_tags.clone(),
-            max_staleness: options.max_staleness.and_then(Limit::bound),
-            ..ReadPreference::new(mode)
-        };
+        let wanted = seen.uri.options().whole_read_preference();
         let compatible = seen.topology.compatibility_error().is_none();
         let finds = |preference: &ReadPreference| {
             let found = seen.topology.suitable_servers(&SelectionRequest::read(preference));

@@ -240,12 +240,6 @@ impl<'a> List<'a> {
         Self { draft }
     }
 
-    /// Which to list.
-    pub fn filter(mut self, filter: impl IntoRaw) -> Self {
-        self.draft.set_document(cstr!("filter"), filter);
-        self
-    }
-
     /// Their names alone.
     ///
     /// # Errors
@@ -280,7 +274,7 @@ fn name_of(listed: &RawDocument, cursor: &Cursor) -> Result<String, Error> {
     name.map_err(|_| malformed(cursor.server(), "something listed has no name"))
 }
 
-options!(List: session, timeout, max_time, comment, batch_size);
+options!(List: filter, session, timeout, max_time, comment, batch_size);
 
 /// Lists databases.
 #[derive(Debug)]
@@ -292,12 +286,6 @@ pub struct ListDatabases<'a> {
 impl<'a> ListDatabases<'a> {
     pub(crate) fn new(draft: Draft<'a>) -> Self {
         Self { draft }
-    }
-
-    /// Which to list.
-    pub fn filter(mut self, filter: impl IntoRaw) -> Self {
-        self.draft.set_document(cstr!("filter"), filter);
-        self
     }
 
     /// Whether only those that the user may see are listed.
@@ -332,7 +320,7 @@ impl<'a> ListDatabases<'a> {
     }
 }
 
-options!(ListDatabases: session, timeout, max_time, comment);
+options!(ListDatabases: filter, session, timeout, max_time, comment);
 
 plain!(RunCommand, RunCursorCommand, CreateCollection, Drop, List, ListDatabases);
 

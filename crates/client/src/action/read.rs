@@ -4,7 +4,6 @@
 //! sent again.
 
 use std::pin::Pin;
-use std::time::Duration;
 
 use bson::raw::{RawBson, RawBsonRef, RawDocumentBuf, cstr};
 use bson::rawdoc;
@@ -44,18 +43,6 @@ impl<'a> Find<'a> {
         Self { draft, limit: None }
     }
 
-    /// The fields to return.
-    pub fn projection(mut self, projection: impl IntoRaw) -> Self {
-        self.draft.set_document(cstr!("projection"), projection);
-        self
-    }
-
-    /// How many results to leave out.
-    pub fn skip(mut self, count: u64) -> Self {
-        self.draft.arguments.set(cstr!("skip"), i64::try_from(count).unwrap_or(i64::MAX));
-        self
-    }
-
     /// How many results to return; 0 is without limit. A negative number also asks for a single
     /// batch.
     pub fn limit(mut self, count: i64) -> Self {
@@ -70,12 +57,6 @@ impl<'a> Find<'a> {
         self
     }
 
-    /// `maxAwaitTimeMS`: how long the server waits for more on a tailable cursor.
-    pub fn max_await_time(mut self, limit: Duration) -> Self {
-        self.draft.cursor.max_time = Some(limit);
-        self
-    }
-
     /// The first index key to return.
     pub fn min(mut self, keys: impl IntoRaw) -> Self {
         self.draft.set_document(cstr!("min"), keys);
@@ -85,12 +66,6 @@ impl<'a> Find<'a> {
     /// The index key to stop before.
     pub fn max(mut self, keys: impl IntoRaw) -> Self {
         self.draft.set_document(cstr!("max"), keys);
-        self
-    }
-
-    /// Whether the server may write temporary files.
-    pub fn allow_disk_use(mut self, allow: bool) -> Self {
-        self.draft.arguments.set(cstr!("allowDiskUse"), allow);
         self
     }
 
@@ -138,7 +113,7 @@ impl<'a> Find<'a> {
     }
 }
 
-options!(Find: session, read_preference, timeout, max_time, comment, let_vars, batch_size, sort,
+options!(Find: projection, skip, allow_disk_use, max_await_time, session, read_preference, timeout, max_time, comment, let_vars, batch_size, sort,
     collation, hint);
 
 /// The first result of a [`Find`].
@@ -151,18 +126,6 @@ pub struct FindOne<'a> {
 impl<'a> FindOne<'a> {
     pub(crate) fn new(find: Find<'a>) -> Self {
         Self { find: find.limit(-1) }
-    }
-
-    /// The fields to return.
-    pub fn projection(mut self, projection: impl IntoRaw) -> Self {
-        self.find = self.find.projection(projection);
-        self
-    }
-
-    /// How many results to leave out.
-    pub fn skip(mut self, count: u64) -> Self {
-        self.find = self.find.skip(count);
-        self
     }
 
     async fn run(self) -> Result<Option<RawDocumentBuf>, Error> {
@@ -182,7 +145,7 @@ impl HasStatement for FindOne<'_> {
     }
 }
 
-options!(FindOne: session, read_preference, timeout, max_time, comment, let_vars, sort, collation,
+options!(FindOne: projection, skip, session, read_preference, timeout, max_time, comment, let_vars, sort, collation,
     hint);
 
 /// `aggregate`. A pipeline that writes (`$out`, `$merge`) is sent once.
@@ -213,18 +176,6 @@ impl<'a> Aggregate<'a> {
         Self { draft, writes }
     }
 
-    /// Whether the server may write temporary files.
-    pub fn allow_disk_use(mut self, allow: bool) -> Self {
-        self.draft.arguments.set(cstr!("allowDiskUse"), allow);
-        self
-    }
-
-    /// `maxAwaitTimeMS`: how long the server waits for more.
-    pub fn max_await_time(mut self, limit: Duration) -> Self {
-        self.draft.cursor.max_time = Some(limit);
-        self
-    }
-
     async fn run(mut self) -> Result<Cursor, Error> {
         let mut cursor = RawDocumentBuf::new();
         // A pipeline that writes has no results; a batch size of 0 would stop it short.
@@ -241,7 +192,7 @@ impl<'a> Aggregate<'a> {
     }
 }
 
-options!(Aggregate: session, read_preference, write_concern, timeout, max_time, comment, let_vars,
+options!(Aggregate: allow_disk_use, max_await_time, session, read_preference, write_concern, timeout, max_time, comment, let_vars,
     batch_size, bypass_document_validation, collation, hint);
 
 /// `distinct`.
@@ -327,12 +278,6 @@ impl<'a> Count<'a> {
         Self { draft }
     }
 
-    /// How many to leave out.
-    pub fn skip(mut self, count: u64) -> Self {
-        self.draft.arguments.set(cstr!("skip"), i64::try_from(count).unwrap_or(i64::MAX));
-        self
-    }
-
     /// Where to stop counting.
     pub fn limit(mut self, count: u64) -> Self {
         self.draft.arguments.set(cstr!("limit"), i64::try_from(count).unwrap_or(i64::MAX));
@@ -349,7 +294,7 @@ impl<'a> Count<'a> {
     }
 }
 
-options!(Count: session, read_preference, timeout, max_time, comment, collation, hint);
+options!(Count: skip, session, read_preference, timeout, max_time, comment, collation, hint);
 
 plain!(Find, Aggregate, Distinct, CountDocuments, Count);
 

@@ -145,18 +145,12 @@ impl<'a> InsertMany<'a> {
         Self { writes: Writes::new(draft, collection, models) }
     }
 
-    /// Whether the first document that fails ends it, which it does unless told otherwise.
-    pub fn ordered(mut self, ordered: bool) -> Self {
-        self.writes.ordered = ordered;
-        self
-    }
-
     async fn run(self) -> Result<Vec<RawBson>, Error> {
         self.writes.run().await.map(|result| result.inserted_ids.into_values().collect())
     }
 }
 
-options!(InsertMany: session, write_concern, timeout, comment, bypass_document_validation);
+options!(InsertMany: ordered, session, write_concern, timeout, comment, bypass_document_validation);
 
 /// Updates or replaces documents.
 #[derive(Debug)]
@@ -223,18 +217,12 @@ impl<'a> BulkWrite<'a> {
         Self { writes: Writes::new(draft, collection, models.into_iter().collect()) }
     }
 
-    /// Whether the first write that fails ends it, which it does unless told otherwise.
-    pub fn ordered(mut self, ordered: bool) -> Self {
-        self.writes.ordered = ordered;
-        self
-    }
-
     async fn run(self) -> Result<BulkWriteResult, Error> {
         self.writes.run().await
     }
 }
 
-options!(BulkWrite: session, write_concern, timeout, comment, let_vars,
+options!(BulkWrite: ordered, session, write_concern, timeout, comment, let_vars,
     bypass_document_validation);
 
 macro_rules! writing {
