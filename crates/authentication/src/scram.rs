@@ -16,32 +16,18 @@ pub use client::{
 };
 pub use server::{ClientFirst, MAX_MESSAGE_LENGTH, ServerConversation, StoredCredentials};
 
-/// Which of the two.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum ScramMechanism {
-    /// SCRAM-SHA-1.
-    ScramSha1,
-    /// SCRAM-SHA-256.
-    ScramSha256,
+quorate_protocol::named! {
+    /// Which of the two.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+    pub enum ScramMechanism {
+        /// SCRAM-SHA-1.
+        ScramSha1 = "SCRAM-SHA-1",
+        /// SCRAM-SHA-256.
+        ScramSha256 = "SCRAM-SHA-256",
+    }
 }
 
 impl ScramMechanism {
-    /// Both.
-    pub const ALL: [Self; 2] = [Self::ScramSha1, Self::ScramSha256];
-
-    /// The mechanism's name.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::ScramSha1 => "SCRAM-SHA-1",
-            Self::ScramSha256 => "SCRAM-SHA-256",
-        }
-    }
-
-    /// The mechanism of a name.
-    pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|mechanism| mechanism.name() == name)
-    }
-
     /// How many iterations a server stores new credentials with.
     pub const fn default_iterations(self) -> u32 {
         match self {

@@ -11,26 +11,20 @@ use crate::words::OneLine;
 /// How many ways out one finding names.
 const MAX_FIXES: usize = 6;
 
-/// How much a finding matters.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Severity {
-    /// Something does not work.
-    Problem,
-    /// Something works, but not in every case.
-    Warning,
-    /// Worth knowing.
-    Note,
+quorate_protocol::named! {
+    /// How much a finding matters.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+    pub(crate) enum Severity {
+        /// Something does not work.
+        Problem = "problem",
+        /// Something works, but not in every case.
+        Warning = "warning",
+        /// Worth knowing.
+        Note = "note",
+    }
 }
 
 impl Severity {
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Self::Problem => "problem",
-            Self::Warning => "warning",
-            Self::Note => "note",
-        }
-    }
-
     const fn style(self) -> Style {
         match self {
             Self::Problem => PROBLEM,

@@ -127,7 +127,7 @@ fn options(arguments: &ServeArguments) -> Result<StartOptions, Failure> {
 }
 
 fn index_prefetch(name: &str) -> Result<quorate_server::IndexPrefetch, Failure> {
-    quorate_server::IndexPrefetch::parse(name).ok_or_else(|| {
+    quorate_server::IndexPrefetch::from_name(name).ok_or_else(|| {
         Failure::Misuse(format!("{name} is not offered; write none, _id_only or all"))
     })
 }

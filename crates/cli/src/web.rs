@@ -189,7 +189,7 @@ async fn act(State(site): State<Arc<Site>>, headers: HeaderMap, body: Bytes) -> 
         return refuse(StatusCode::FORBIDDEN, "the token is missing or old; load the page again");
     }
     let order: Value = serde_json::from_slice(&body).unwrap_or_default();
-    let action = order["action"].as_str().and_then(Action::from_name);
+    let action = order["action"].as_str().and_then(Action::parse);
     let member = order["member"].as_str().and_then(|member| member.parse().ok());
     let (Some(action), Some(member)) = (action, member) else {
         let example = "send an action and a member, such as {\"action\": \"kill\", \"member\": \

@@ -183,7 +183,7 @@ pub(crate) const COMPRESSORS: Codec<Vec<Compressor>> = Codec {
     read: |text, notes| {
         let mut known = Vec::new();
         for name in text.split(',') {
-            match Compressor::ALL.into_iter().find(|compressor| compressor.name() == name) {
+            match Compressor::from_name(name) {
                 Some(compressor) if known.contains(&compressor) => {}
                 Some(compressor) => known.push(compressor),
                 None => notes.warnings.push(Warning::UnknownCompressor(name.to_owned())),
@@ -197,19 +197,15 @@ pub(crate) const COMPRESSORS: Codec<Vec<Compressor>> = Codec {
 /// `readPreference`.
 pub(crate) const READ_PREFERENCE: Codec<ReadPreferenceMode> = Codec {
     read: |text, _| {
-        let mut modes = ReadPreferenceMode::ALL.into_iter();
         let expected = "primary, primaryPreferred, secondary, secondaryPreferred or nearest";
-        modes.find(|mode| mode.name() == text).ok_or(expected)
+        ReadPreferenceMode::from_name(text).ok_or(expected)
     },
     write: |value| value.name().to_owned(),
 };
 
 /// `serverMonitoringMode`.
 pub(crate) const MONITORING_MODE: Codec<ServerMonitoringMode> = Codec {
-    read: |text, _| {
-        let mut modes = ServerMonitoringMode::ALL.into_iter();
-        modes.find(|mode| mode.name() == text).ok_or("auto, stream or poll")
-    },
+    read: |text, _| ServerMonitoringMode::from_name(text).ok_or("auto, stream or poll"),
     write: |value| value.name().to_owned(),
 };
 

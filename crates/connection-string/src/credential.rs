@@ -16,56 +16,31 @@ pub const EXTERNAL: &str = "$external";
 /// The database of users when nothing else is said.
 const DEFAULT_SOURCE: &str = "admin";
 
-/// How a client proves who it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Mechanism {
-    /// SCRAM-SHA-1
-    ScramSha1,
-    /// SCRAM-SHA-256
-    ScramSha256,
-    /// PLAIN, for LDAP
-    Plain,
-    /// GSSAPI, for Kerberos
-    Gssapi,
-    /// MONGODB-X509
-    X509,
-    /// MONGODB-AWS
-    Aws,
-    /// MONGODB-OIDC
-    Oidc,
+quorate_protocol::named! {
+    /// How a client proves who it is.
+    ///
+    /// [`name`](Self::name) is the name sent to servers.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    #[non_exhaustive]
+    pub enum Mechanism {
+        /// SCRAM-SHA-1
+        ScramSha1 = "SCRAM-SHA-1",
+        /// SCRAM-SHA-256
+        ScramSha256 = "SCRAM-SHA-256",
+        /// PLAIN, for LDAP
+        Plain = "PLAIN",
+        /// GSSAPI, for Kerberos
+        Gssapi = "GSSAPI",
+        /// MONGODB-X509
+        X509 = "MONGODB-X509",
+        /// MONGODB-AWS
+        Aws = "MONGODB-AWS",
+        /// MONGODB-OIDC
+        Oidc = "MONGODB-OIDC",
+    }
 }
 
 impl Mechanism {
-    /// Every mechanism.
-    pub const ALL: [Self; 7] = [
-        Self::ScramSha1,
-        Self::ScramSha256,
-        Self::Plain,
-        Self::Gssapi,
-        Self::X509,
-        Self::Aws,
-        Self::Oidc,
-    ];
-
-    /// The name sent to servers.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::ScramSha1 => "SCRAM-SHA-1",
-            Self::ScramSha256 => "SCRAM-SHA-256",
-            Self::Plain => "PLAIN",
-            Self::Gssapi => "GSSAPI",
-            Self::X509 => "MONGODB-X509",
-            Self::Aws => "MONGODB-AWS",
-            Self::Oidc => "MONGODB-OIDC",
-        }
-    }
-
-    /// The mechanism of a name.
-    pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|mechanism| mechanism.name() == name)
-    }
-
     fn property_names(self) -> &'static [&'static str] {
         match self {
             Self::ScramSha1 | Self::ScramSha256 | Self::Plain | Self::X509 => &[],
@@ -75,12 +50,6 @@ impl Mechanism {
             Self::Aws => &["AWS_SESSION_TOKEN"],
             Self::Oidc => &["ENVIRONMENT", "TOKEN_RESOURCE"],
         }
-    }
-}
-
-impl fmt::Display for Mechanism {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
     }
 }
 

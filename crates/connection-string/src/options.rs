@@ -42,28 +42,18 @@ pub enum WriteAcknowledgement {
     Custom(String),
 }
 
-/// How wire messages may be compressed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Compressor {
-    /// snappy
-    Snappy,
-    /// zlib
-    Zlib,
-    /// zstd
-    Zstd,
-}
-
-impl Compressor {
-    /// Every compressor.
-    pub const ALL: [Self; 3] = [Self::Snappy, Self::Zlib, Self::Zstd];
-
-    /// The name sent in the handshake.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Snappy => "snappy",
-            Self::Zlib => "zlib",
-            Self::Zstd => "zstd",
-        }
+quorate_protocol::named! {
+    /// How wire messages may be compressed.
+    ///
+    /// [`name`](Self::name) is the name sent in the handshake.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Compressor {
+        /// snappy
+        Snappy = "snappy",
+        /// zlib
+        Zlib = "zlib",
+        /// zstd
+        Zstd = "zstd",
     }
 }
 

@@ -11,6 +11,7 @@ mod error_code;
 mod hello;
 mod identifiers;
 mod monitoring_mode;
+mod named;
 mod optime;
 mod prometheus;
 mod random;

@@ -5,21 +5,14 @@ use std::fmt::Write;
 /// `Content-Type` of the text.
 pub const PROMETHEUS_CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// What the samples of a family mean.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SampleKind {
-    /// A number that only grows. The family's name ends in `_total`.
-    Counter,
-    /// A number that rises and falls.
-    Gauge,
-}
-
-impl SampleKind {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Counter => "counter",
-            Self::Gauge => "gauge",
-        }
+crate::named! {
+    /// What the samples of a family mean.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum SampleKind {
+        /// A number that only grows. The family's name ends in `_total`.
+        Counter = "counter",
+        /// A number that rises and falls.
+        Gauge = "gauge",
     }
 }
 

@@ -6,47 +6,23 @@ use std::time::Duration;
 
 use crate::TagSet;
 
-/// The modes of a read preference.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-pub enum ReadPreferenceMode {
-    /// Only the primary.
-    #[default]
-    Primary,
-    /// The primary if it is known, otherwise a secondary.
-    PrimaryPreferred,
-    /// Only secondaries.
-    Secondary,
-    /// A secondary if there is one, otherwise the primary.
-    SecondaryPreferred,
-    /// Whichever is near, primary or secondary.
-    Nearest,
-}
-
-impl ReadPreferenceMode {
-    /// Every mode.
-    pub const ALL: [Self; 5] = [
-        Self::Primary,
-        Self::PrimaryPreferred,
-        Self::Secondary,
-        Self::SecondaryPreferred,
-        Self::Nearest,
-    ];
-
-    /// The name on the wire and in connection strings.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Primary => "primary",
-            Self::PrimaryPreferred => "primaryPreferred",
-            Self::Secondary => "secondary",
-            Self::SecondaryPreferred => "secondaryPreferred",
-            Self::Nearest => "nearest",
-        }
-    }
-}
-
-impl fmt::Display for ReadPreferenceMode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
+crate::named! {
+    /// The modes of a read preference.
+    ///
+    /// [`name`](Self::name) is the name on the wire and in connection strings.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+    pub enum ReadPreferenceMode {
+        /// Only the primary.
+        #[default]
+        Primary = "primary",
+        /// The primary if it is known, otherwise a secondary.
+        PrimaryPreferred = "primaryPreferred",
+        /// Only secondaries.
+        Secondary = "secondary",
+        /// A secondary if there is one, otherwise the primary.
+        SecondaryPreferred = "secondaryPreferred",
+        /// Whichever is near, primary or secondary.
+        Nearest = "nearest",
     }
 }
 

@@ -179,7 +179,7 @@ pub fn why_elected(reason: &str) -> Option<&'static str> {
     // Names of other servers first, where ours has another one for the same.
     match reason {
         "singleNodePromptElection" => Some("it is the only member that can be elected"),
-        _ => ElectionReason::ALL.into_iter().find(|known| known.name() == reason).map(why),
+        _ => ElectionReason::from_name(reason).map(why),
     }
 }
 

@@ -3,17 +3,21 @@
 //! Follows "client.env" in the MongoDB Handshake specification. Such platforms freeze processes
 //! between requests, so the client polls there instead of streaming.
 
-/// A platform that runs functions on demand and may freeze them in between.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FunctionPlatform {
-    /// AWS Lambda.
-    AwsLambda,
-    /// Azure Functions.
-    AzureFunctions,
-    /// Google Cloud Functions.
-    GcpFunctions,
-    /// Vercel, which itself runs on AWS Lambda.
-    Vercel,
+quorate_protocol::named! {
+    /// A platform that runs functions on demand and may freeze them in between.
+    ///
+    /// [`name`](Self::name) is `client.env.name` in the handshake.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum FunctionPlatform {
+        /// AWS Lambda.
+        AwsLambda = "aws.lambda",
+        /// Azure Functions.
+        AzureFunctions = "azure.func",
+        /// Google Cloud Functions.
+        GcpFunctions = "gcp.func",
+        /// Vercel, which itself runs on AWS Lambda.
+        Vercel = "vercel",
+    }
 }
 
 impl FunctionPlatform {
@@ -34,16 +38,6 @@ impl FunctionPlatform {
         let mut found = signs.into_iter().filter(|(sign, _)| *sign).map(|(_, platform)| platform);
         let platform = found.next()?;
         found.next().is_none().then_some(platform)
-    }
-
-    /// `client.env.name` in the handshake.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::AwsLambda => "aws.lambda",
-            Self::AzureFunctions => "azure.func",
-            Self::GcpFunctions => "gcp.func",
-            Self::Vercel => "vercel",
-        }
     }
 }
 

@@ -1,105 +1,78 @@
 //! The specification's two enumerations, and how a reply decides a server's type.
 
-use std::fmt;
 use std::str::FromStr;
 
 use quorate_protocol::HelloReply;
 
-/// What kind of deployment the client believes it is looking at.
-///
-/// ```text
-///            ┌──────────────── Unknown ────────────────┐
-///   Mongos   │        │ RSPrimary      │ other member  │ Standalone, one seed
-///            ▼        ▼                ▼               ▼
-///         Sharded   ReplicaSetWithPrimary ⇄ ReplicaSetNoPrimary     Single
-///
-///   Single and LoadBalanced may also be chosen at the start, and then never change.
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-pub enum TopologyType {
-    /// Nothing is known yet.
-    #[default]
-    Unknown,
-    /// One server, used whatever it is.
-    Single,
-    /// A replica set whose primary is not known.
-    ReplicaSetNoPrimary,
-    /// A replica set and its primary.
-    ReplicaSetWithPrimary,
-    /// One or more mongoses.
-    Sharded,
-    /// A load balancer, which is never checked.
-    LoadBalanced,
+quorate_protocol::named! {
+    /// What kind of deployment the client believes it is looking at.
+    ///
+    /// ```text
+    ///            ┌──────────────── Unknown ────────────────┐
+    ///   Mongos   │        │ RSPrimary      │ other member  │ Standalone, one seed
+    ///            ▼        ▼                ▼               ▼
+    ///         Sharded   ReplicaSetWithPrimary ⇄ ReplicaSetNoPrimary     Single
+    ///
+    ///   Single and LoadBalanced may also be chosen at the start, and then never change.
+    /// ```
+    ///
+    /// [`name`](Self::name) is the specification's name.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+    pub enum TopologyType {
+        /// Nothing is known yet.
+        #[default]
+        Unknown = "Unknown",
+        /// One server, used whatever it is.
+        Single = "Single",
+        /// A replica set whose primary is not known.
+        ReplicaSetNoPrimary = "ReplicaSetNoPrimary",
+        /// A replica set and its primary.
+        ReplicaSetWithPrimary = "ReplicaSetWithPrimary",
+        /// One or more mongoses.
+        Sharded = "Sharded",
+        /// A load balancer, which is never checked.
+        LoadBalanced = "LoadBalanced",
+    }
 }
 
 impl TopologyType {
-    const ALL: [Self; 6] = [
-        Self::Unknown,
-        Self::Single,
-        Self::ReplicaSetNoPrimary,
-        Self::ReplicaSetWithPrimary,
-        Self::Sharded,
-        Self::LoadBalanced,
-    ];
-
-    /// The specification's name.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Unknown => "Unknown",
-            Self::Single => "Single",
-            Self::ReplicaSetNoPrimary => "ReplicaSetNoPrimary",
-            Self::ReplicaSetWithPrimary => "ReplicaSetWithPrimary",
-            Self::Sharded => "Sharded",
-            Self::LoadBalanced => "LoadBalanced",
-        }
-    }
-
     /// Whether this is a replica set, with or without a primary.
     pub const fn is_replica_set(self) -> bool {
         matches!(self, Self::ReplicaSetNoPrimary | Self::ReplicaSetWithPrimary)
     }
 }
 
-/// What the client believes a server to be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-pub enum ServerType {
-    /// Not checked yet, or the last check failed.
-    #[default]
-    Unknown,
-    /// Not checked yet, but another member thinks it is the primary.
-    PossiblePrimary,
-    /// Neither a member of a set nor a mongos.
-    Standalone,
-    /// A router of a sharded cluster.
-    Mongos,
-    /// A member that takes writes.
-    RsPrimary,
-    /// A member that serves reads.
-    RsSecondary,
-    /// A member that only votes.
-    RsArbiter,
-    /// A member that is hidden, starting up or recovering.
-    RsOther,
-    /// A member without a configuration.
-    RsGhost,
-    /// A load balancer; said by the connection string, not by the server.
-    LoadBalancer,
+quorate_protocol::named! {
+    /// What the client believes a server to be.
+    ///
+    /// [`name`](Self::name) is the specification's name.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+    pub enum ServerType {
+        /// Not checked yet, or the last check failed.
+        #[default]
+        Unknown = "Unknown",
+        /// Not checked yet, but another member thinks it is the primary.
+        PossiblePrimary = "PossiblePrimary",
+        /// Neither a member of a set nor a mongos.
+        Standalone = "Standalone",
+        /// A router of a sharded cluster.
+        Mongos = "Mongos",
+        /// A member that takes writes.
+        RsPrimary = "RSPrimary",
+        /// A member that serves reads.
+        RsSecondary = "RSSecondary",
+        /// A member that only votes.
+        RsArbiter = "RSArbiter",
+        /// A member that is hidden, starting up or recovering.
+        RsOther = "RSOther",
+        /// A member without a configuration.
+        RsGhost = "RSGhost",
+        /// A load balancer; said by the connection string, not by the server.
+        LoadBalancer = "LoadBalancer",
+    }
 }
 
 impl ServerType {
-    const ALL: [Self; 10] = [
-        Self::Unknown,
-        Self::PossiblePrimary,
-        Self::Standalone,
-        Self::Mongos,
-        Self::RsPrimary,
-        Self::RsSecondary,
-        Self::RsArbiter,
-        Self::RsOther,
-        Self::RsGhost,
-        Self::LoadBalancer,
-    ];
-
     /// The type that a reply gives a server, by the table in "Parsing a hello or legacy hello
     /// response".
     pub fn from_reply(reply: &HelloReply) -> Self {
@@ -121,22 +94,6 @@ impl ServerType {
             Self::RsArbiter
         } else {
             Self::RsOther
-        }
-    }
-
-    /// The specification's name.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Unknown => "Unknown",
-            Self::PossiblePrimary => "PossiblePrimary",
-            Self::Standalone => "Standalone",
-            Self::Mongos => "Mongos",
-            Self::RsPrimary => "RSPrimary",
-            Self::RsSecondary => "RSSecondary",
-            Self::RsArbiter => "RSArbiter",
-            Self::RsOther => "RSOther",
-            Self::RsGhost => "RSGhost",
-            Self::LoadBalancer => "LoadBalancer",
         }
     }
 
@@ -167,10 +124,7 @@ impl FromStr for TopologyType {
     type Err = UnknownTypeName;
 
     fn from_str(name: &str) -> Result<Self, Self::Err> {
-        Self::ALL
-            .into_iter()
-            .find(|kind| kind.name() == name)
-            .ok_or_else(|| UnknownTypeName(name.to_owned()))
+        Self::from_name(name).ok_or_else(|| UnknownTypeName(name.to_owned()))
     }
 }
 
@@ -178,22 +132,7 @@ impl FromStr for ServerType {
     type Err = UnknownTypeName;
 
     fn from_str(name: &str) -> Result<Self, Self::Err> {
-        Self::ALL
-            .into_iter()
-            .find(|kind| kind.name() == name)
-            .ok_or_else(|| UnknownTypeName(name.to_owned()))
-    }
-}
-
-impl fmt::Display for TopologyType {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
-    }
-}
-
-impl fmt::Display for ServerType {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
+        Self::from_name(name).ok_or_else(|| UnknownTypeName(name.to_owned()))
     }
 }
 

@@ -6,22 +6,16 @@
 
 use quorate_protocol::ErrorCode;
 
-/// A label of an error.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Label {
-    /// The whole transaction may be repeated.
-    TransientTransaction,
-    /// The command may be repeated.
-    RetryableWrite,
-}
-
-impl Label {
-    /// The label as it stands in `errorLabels`.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::TransientTransaction => "TransientTransactionError",
-            Self::RetryableWrite => "RetryableWriteError",
-        }
+quorate_protocol::named! {
+    /// A label of an error.
+    ///
+    /// [`name`](Self::name) is the label as it stands in `errorLabels`.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+    pub enum Label {
+        /// The whole transaction may be repeated.
+        TransientTransaction = "TransientTransactionError",
+        /// The command may be repeated.
+        RetryableWrite = "RetryableWriteError",
     }
 }
 

@@ -71,41 +71,27 @@ pub(super) fn draw(
     frame.render_widget(Table::new(shown, widths).header(header).column_spacing(1), table);
 }
 
-/// A column, in the order of the screen.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Column {
-    Differs,
-    Glyph,
-    Member,
-    Role,
-    State,
-    Up,
-    RoundTrip,
-    Spark,
-    Lag,
-    Votes,
-    Source,
-    Pool,
-    OpTime,
+quorate_protocol::named! {
+    /// A column, in the order of the screen, with its title.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    enum Column {
+        Differs = "",
+        Glyph = "",
+        Member = "MEMBER",
+        Role = "ROLE",
+        State = "STATE",
+        Up = "UP",
+        RoundTrip = "RTT",
+        Spark = "",
+        Lag = "LAG",
+        Votes = "V/P",
+        Source = "SYNC",
+        Pool = "POOL",
+        OpTime = "OPTIME",
+    }
 }
 
 impl Column {
-    const ALL: [Self; 13] = [
-        Self::Differs,
-        Self::Glyph,
-        Self::Member,
-        Self::Role,
-        Self::State,
-        Self::Up,
-        Self::RoundTrip,
-        Self::Spark,
-        Self::Lag,
-        Self::Votes,
-        Self::Source,
-        Self::Pool,
-        Self::OpTime,
-    ];
-
     /// Which columns go first where there is too little room for names.
     const DROPPED_FIRST: [Self; 8] = [
         Self::OpTime,
@@ -117,22 +103,6 @@ impl Column {
         Self::Votes,
         Self::Up,
     ];
-
-    const fn title(self) -> &'static str {
-        match self {
-            Self::Differs | Self::Glyph | Self::Spark => "",
-            Self::Member => "MEMBER",
-            Self::Role => "ROLE",
-            Self::State => "STATE",
-            Self::Up => "UP",
-            Self::RoundTrip => "RTT",
-            Self::Lag => "LAG",
-            Self::Votes => "V/P",
-            Self::Source => "SYNC",
-            Self::Pool => "POOL",
-            Self::OpTime => "OPTIME",
-        }
-    }
 
     /// How wide it is; none if that depends on what is in it.
     const fn length(self) -> Option<u16> {
@@ -216,7 +186,7 @@ impl Columns {
     }
 
     fn titles(&self) -> Vec<&'static str> {
-        self.shown.iter().map(|column| column.title()).collect()
+        self.shown.iter().map(|column| column.name()).collect()
     }
 
     fn widths(&self) -> Vec<Constraint> {

@@ -23,34 +23,25 @@ const MAX_FILTER: usize = 40;
 /// How many lines a page of the log moves.
 const PAGE: usize = 5;
 
-/// What the members are sorted by.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Sort {
-    /// By address.
-    #[default]
-    Address,
-    /// The primary first.
-    Role,
-    /// The furthest behind first.
-    Lag,
-    /// The slowest first.
-    RoundTrip,
-    /// Servers that do not answer first.
-    Health,
+quorate_protocol::named! {
+    /// What the members are sorted by.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub(crate) enum Sort {
+        /// By address.
+        #[default]
+        Address = "address",
+        /// The primary first.
+        Role = "role",
+        /// The furthest behind first.
+        Lag = "lag",
+        /// The slowest first.
+        RoundTrip = "round trip",
+        /// Servers that do not answer first.
+        Health = "health",
+    }
 }
 
 impl Sort {
-    /// What it is called.
-    pub(super) const fn name(self) -> &'static str {
-        match self {
-            Self::Address => "address",
-            Self::Role => "role",
-            Self::Lag => "lag",
-            Self::RoundTrip => "round trip",
-            Self::Health => "health",
-        }
-    }
-
     const fn next(self) -> Self {
         match self {
             Self::Address => Self::Role,

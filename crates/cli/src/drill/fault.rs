@@ -22,33 +22,26 @@ const CATCH_UP: Duration = Duration::from_secs(10);
 /// so that there may be none.
 const STEP_DOWN_LIMIT: Duration = Duration::from_secs(15);
 
-/// The kinds of faults.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
-    /// SIGKILL: a crash.
-    Kill,
-    /// `replSetStepDown`: maintenance.
-    StepDown,
-    /// SIGSTOP: a host that hangs.
-    Pause,
-    /// No word to or from other members; clients still reach it.
-    Partition,
-    /// `replSetStepDown` while only one other member may stand: a planned change.
-    HandOver,
+quorate_protocol::named! {
+    /// The kinds of faults.
+    ///
+    /// [`name`](Self::name) is the name, as the option spells it.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(crate) enum Kind {
+        /// SIGKILL: a crash.
+        Kill = "kill",
+        /// `replSetStepDown`: maintenance.
+        StepDown = "step-down",
+        /// SIGSTOP: a host that hangs.
+        Pause = "pause",
+        /// No word to or from other members; clients still reach it.
+        Partition = "partition",
+        /// `replSetStepDown` while only one other member may stand: a planned change.
+        HandOver = "switchover",
+    }
 }
 
 impl Kind {
-    /// The name, as the option spells it.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Kill => "kill",
-            Self::StepDown => "step-down",
-            Self::Pause => "pause",
-            Self::Partition => "partition",
-            Self::HandOver => "switchover",
-        }
-    }
-
     /// The fault as the other members notice it.
     pub(super) fn fate(self) -> Fate {
         match self {

@@ -11,32 +11,18 @@ use tokio::sync::broadcast::error::RecvError;
 
 use super::fault::Fault;
 
-/// A moment, in the order of a failover.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Moment {
-    /// The fault was done.
-    Fault,
-    /// The client knew no primary any more.
-    PrimaryLost,
-    /// The client knew another one, or the same in another term.
-    Elected,
-    /// A write was acknowledged after the election.
-    FirstWrite,
-}
-
-impl Moment {
-    /// Every moment.
-    pub(super) const ALL: [Self; 4] =
-        [Self::Fault, Self::PrimaryLost, Self::Elected, Self::FirstWrite];
-
-    /// The name of the event.
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::Fault => "fault",
-            Self::PrimaryLost => "primary_lost",
-            Self::Elected => "elected",
-            Self::FirstWrite => "first_write",
-        }
+quorate_protocol::named! {
+    /// A moment, in the order of a failover.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(super) enum Moment {
+        /// The fault was done.
+        Fault = "fault",
+        /// The client knew no primary any more.
+        PrimaryLost = "primary_lost",
+        /// The client knew another one, or the same in another term.
+        Elected = "elected",
+        /// A write was acknowledged after the election.
+        FirstWrite = "first_write",
     }
 }
 

@@ -5,39 +5,29 @@ use std::fmt;
 use clap::ValueEnum;
 use serde_json::Value;
 
-/// A kind of fault.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Kind {
-    /// The primary steps down.
-    StepDown,
-    /// A process is killed.
-    Kill,
-    /// A process is stopped, and goes on later.
-    Pause,
-    /// A member is cut off from the others.
-    Partition,
-    /// A disk has no room for new files.
-    Disk,
-    /// The calendar of a member jumps, and stays there until it jumps again.
-    Clock,
-    /// A member gets another priority, loses its vote, or is removed and added again.
-    Reconfigure,
+quorate_protocol::named! {
+    /// A kind of fault.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+    pub(crate) enum Kind {
+        /// The primary steps down.
+        StepDown = "step-down",
+        /// A process is killed.
+        Kill = "kill",
+        /// A process is stopped, and goes on later.
+        Pause = "pause",
+        /// A member is cut off from the others.
+        Partition = "partition",
+        /// A disk has no room for new files.
+        Disk = "full disk",
+        /// The calendar of a member jumps, and stays there until it jumps again.
+        Clock = "moved clock",
+        /// A member gets another priority, loses its vote, or is removed and added again.
+        Reconfigure = "reconfiguration",
+    }
 }
 
 impl Kind {
     const COUNT: usize = 7;
-
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::StepDown => "step-down",
-            Self::Kill => "kill",
-            Self::Pause => "pause",
-            Self::Partition => "partition",
-            Self::Disk => "full disk",
-            Self::Clock => "moved clock",
-            Self::Reconfigure => "reconfiguration",
-        }
-    }
 }
 
 /// How often each fault happened.

@@ -5,26 +5,16 @@
 
 use bson::{Bson, Document};
 
-/// The change to a member.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Change {
-    /// The member has the highest priority, and takes over.
-    Preferred,
-    /// The member has no vote and never leads.
-    Voteless,
-    /// The member leaves the set.
-    Removed,
-}
-
-impl Change {
-    pub(super) const ALL: [Self; 3] = [Self::Preferred, Self::Voteless, Self::Removed];
-
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::Preferred => "is preferred",
-            Self::Voteless => "loses its vote",
-            Self::Removed => "is removed",
-        }
+quorate_protocol::named! {
+    /// The change to a member.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(super) enum Change {
+        /// The member has the highest priority, and takes over.
+        Preferred = "is preferred",
+        /// The member has no vote and never leads.
+        Voteless = "loses its vote",
+        /// The member leaves the set.
+        Removed = "is removed",
     }
 }
 

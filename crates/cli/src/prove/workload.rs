@@ -24,35 +24,26 @@ const BALANCE: i64 = 20;
 /// How often a final read is tried: the set may still be electing.
 const FINAL_LIMIT: Duration = Duration::from_secs(60);
 
-/// The operations of the clients.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Workload {
-    /// Reads, writes and compare-and-set of single documents.
-    Registers,
-    /// Insertions, and a read of everything at the end.
-    Set,
-    /// Increments of one document.
-    Counter,
-    /// Causal sessions that write and read at secondaries.
-    Sessions,
-    /// Transactions that append to lists and read them.
-    Append,
-    /// Transfers between accounts, and reads of all of them.
-    Bank,
+quorate_protocol::named! {
+    /// The operations of the clients.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+    pub(crate) enum Workload {
+        /// Reads, writes and compare-and-set of single documents.
+        Registers = "registers",
+        /// Insertions, and a read of everything at the end.
+        Set = "set",
+        /// Increments of one document.
+        Counter = "counter",
+        /// Causal sessions that write and read at secondaries.
+        Sessions = "sessions",
+        /// Transactions that append to lists and read them.
+        Append = "append",
+        /// Transfers between accounts, and reads of all of them.
+        Bank = "bank",
+    }
 }
 
 impl Workload {
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::Registers => "registers",
-            Self::Set => "set",
-            Self::Counter => "counter",
-            Self::Sessions => "sessions",
-            Self::Append => "append",
-            Self::Bank => "bank",
-        }
-    }
-
     /// The guarantee that is checked.
     pub(super) fn promise(self) -> &'static str {
         match self {

@@ -15,57 +15,37 @@
 //! not ask for. A proxy in front of each member would see who is called and never who calls. So the
 //! member itself drops what comes from and goes to other members, below everything that decides.
 
-use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 
 use quorate_protocol::ServerAddress;
 
-/// Something to do to a member.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Action {
-    /// Ask the primary to hand over.
-    StepDown,
-    /// Kill the process.
-    Kill,
-    /// Stop the process where it is.
-    Pause,
-    /// Cut it off from the other members.
-    Partition,
-    /// Undo whatever was done.
-    Restore,
+quorate_protocol::named! {
+    /// Something to do to a member.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(crate) enum Action {
+        /// Ask the primary to hand over.
+        StepDown = "step down",
+        /// Kill the process.
+        Kill = "kill",
+        /// Stop the process where it is.
+        Pause = "pause",
+        /// Cut it off from the other members.
+        Partition = "partition",
+        /// Undo whatever was done.
+        Restore = "restore",
+    }
 }
 
 impl Action {
-    /// Every action.
-    pub(crate) const ALL: [Self; 5] =
-        [Self::StepDown, Self::Kill, Self::Pause, Self::Partition, Self::Restore];
-
-    /// What it is called.
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Self::StepDown => "step down",
-            Self::Kill => "kill",
-            Self::Pause => "pause",
-            Self::Partition => "partition",
-            Self::Restore => "restore",
-        }
-    }
-
     /// Whether a person should be asked first.
     pub(crate) const fn is_destructive(self) -> bool {
         matches!(self, Self::Kill | Self::Pause | Self::Partition)
     }
 
     /// The action of this name; spaces may be dashes.
-    pub(crate) fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|action| action.name() == name.replace('-', " "))
-    }
-}
-
-impl fmt::Display for Action {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
+    pub(crate) fn parse(name: &str) -> Option<Self> {
+        Self::from_name(&name.replace('-', " "))
     }
 }
 
@@ -113,9 +93,9 @@ mod tests {
     #[test]
     fn actions_are_found_by_their_names() {
         for action in Action::ALL {
-            assert_eq!(Action::from_name(action.name()), Some(action));
+            assert_eq!(Action::parse(action.name()), Some(action));
         }
-        assert_eq!(Action::from_name("step-down"), Some(Action::StepDown));
-        assert_eq!(Action::from_name("explode"), None);
+        assert_eq!(Action::parse("step-down"), Some(Action::StepDown));
+        assert_eq!(Action::parse("explode"), None);
     }
 }

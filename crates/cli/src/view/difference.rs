@@ -8,34 +8,24 @@ use quorate_server_discovery::{ServerDescription, ServerType, TopologyDescriptio
 
 use crate::words::Foreign;
 
-/// The points that can differ.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Aspect {
-    /// Whether it answers.
-    Answers,
-    /// Its type.
-    Type,
-    /// Its name.
-    Name,
-    /// The set it belongs to.
-    SetName,
-    /// The version of the configuration.
-    SetVersion,
-    /// The primary.
-    Primary,
-}
-
-impl Aspect {
-    /// Its name, as people and programs read it.
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Self::Answers => "answers",
-            Self::Type => "type",
-            Self::Name => "me",
-            Self::SetName => "setName",
-            Self::SetVersion => "setVersion",
-            Self::Primary => "primary",
-        }
+quorate_protocol::named! {
+    /// The points that can differ.
+    ///
+    /// [`name`](Self::name) is its name, as people and programs read it.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+    pub(crate) enum Aspect {
+        /// Whether it answers.
+        Answers = "answers",
+        /// Its type.
+        Type = "type",
+        /// Its name.
+        Name = "me",
+        /// The set it belongs to.
+        SetName = "setName",
+        /// The version of the configuration.
+        SetVersion = "setVersion",
+        /// The primary.
+        Primary = "primary",
     }
 }
 

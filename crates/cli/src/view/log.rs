@@ -14,52 +14,36 @@ use crate::words::Foreign;
 /// How many entries are kept.
 const MAX_ENTRIES: usize = 500;
 
-/// What an entry is about, for colours and filters.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
-    /// A server was found.
-    Found,
-    /// A server was dropped from the client's view.
-    Dropped,
-    /// The client changed its mind about a server.
-    Changed,
-    /// The client lost a server: its reason is in the text.
-    Lost,
-    /// A new primary.
-    Elected,
-    /// The primary is gone.
-    NoPrimary,
-    /// Writes were not acknowledged for a while.
-    WriteGap,
-    /// A pool was cleared.
-    PoolCleared,
-    /// A member and the client disagree.
-    Differs,
-    /// An initial sync began or ended.
-    Syncing,
-    /// The user broke or mended something here.
-    Action,
-    /// Something that a person should look at.
-    Warning,
-}
-
-impl Kind {
-    /// Its name for programs.
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Self::Found => "found",
-            Self::Dropped => "dropped",
-            Self::Changed => "changed",
-            Self::Lost => "lost",
-            Self::Elected => "elected",
-            Self::NoPrimary => "no_primary",
-            Self::WriteGap => "write_gap",
-            Self::PoolCleared => "pool_cleared",
-            Self::Differs => "differs",
-            Self::Syncing => "syncing",
-            Self::Action => "action",
-            Self::Warning => "warning",
-        }
+quorate_protocol::named! {
+    /// What an entry is about, for colours and filters.
+    ///
+    /// [`name`](Self::name) is its name for programs.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(crate) enum Kind {
+        /// A server was found.
+        Found = "found",
+        /// A server was dropped from the client's view.
+        Dropped = "dropped",
+        /// The client changed its mind about a server.
+        Changed = "changed",
+        /// The client lost a server: its reason is in the text.
+        Lost = "lost",
+        /// A new primary.
+        Elected = "elected",
+        /// The primary is gone.
+        NoPrimary = "no_primary",
+        /// Writes were not acknowledged for a while.
+        WriteGap = "write_gap",
+        /// A pool was cleared.
+        PoolCleared = "pool_cleared",
+        /// A member and the client disagree.
+        Differs = "differs",
+        /// An initial sync began or ended.
+        Syncing = "syncing",
+        /// The user broke or mended something here.
+        Action = "action",
+        /// Something that a person should look at.
+        Warning = "warning",
     }
 }
 

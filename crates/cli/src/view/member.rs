@@ -46,26 +46,17 @@ pub(crate) enum Own {
     },
 }
 
-/// The phase of a pool.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum PoolPhase {
-    /// There is no pool, or the pool is closed.
-    #[default]
-    Closed,
-    /// The pool gives no connections, because the server is not known.
-    Paused,
-    /// The pool gives connections.
-    Ready,
-}
-
-impl PoolPhase {
-    /// Its name.
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Self::Closed => "closed",
-            Self::Paused => "paused",
-            Self::Ready => "ready",
-        }
+quorate_protocol::named! {
+    /// The phase of a pool.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub(crate) enum PoolPhase {
+        /// There is no pool, or the pool is closed.
+        #[default]
+        Closed = "closed",
+        /// The pool gives no connections, because the server is not known.
+        Paused = "paused",
+        /// The pool gives connections.
+        Ready = "ready",
     }
 }
 

@@ -13,25 +13,16 @@ use super::ring::Ring;
 use super::{Election, View};
 use crate::explain::{Reason, explain, sentence};
 
-/// Whether a member answers us.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Health {
-    /// The member answers.
-    Up,
-    /// The member was not asked yet.
-    NotAsked,
-    /// The member does not answer.
-    Down,
-}
-
-impl Health {
-    /// Its name.
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Self::Up => "up",
-            Self::NotAsked => "asking",
-            Self::Down => "down",
-        }
+quorate_protocol::named! {
+    /// Whether a member answers us.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+    pub(crate) enum Health {
+        /// The member answers.
+        Up = "up",
+        /// The member was not asked yet.
+        NotAsked = "asking",
+        /// The member does not answer.
+        Down = "down",
     }
 }
 

@@ -34,30 +34,20 @@ const EVERY: Duration = Duration::from_secs(1);
 /// How many lines of the terminal are not rows of the table.
 const OTHER_LINES: usize = 4;
 
-/// How bad it is. The worst comes last.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Trouble {
-    /// Every server answers.
-    None,
-    /// The deployment is not known yet.
-    Asking,
-    /// A server does not answer.
-    Degraded,
-    /// No write finds a server.
-    NoWrites,
-    /// No server answers.
-    Silent,
-}
-
-impl Trouble {
-    const fn name(self) -> &'static str {
-        match self {
-            Self::None => "fine",
-            Self::Asking => "asking",
-            Self::Degraded => "degraded",
-            Self::NoWrites => "no_writes",
-            Self::Silent => "silent",
-        }
+quorate_protocol::named! {
+    /// How bad it is. The worst comes last.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+    enum Trouble {
+        /// Every server answers.
+        None = "fine",
+        /// The deployment is not known yet.
+        Asking = "asking",
+        /// A server does not answer.
+        Degraded = "degraded",
+        /// No write finds a server.
+        NoWrites = "no_writes",
+        /// No server answers.
+        Silent = "silent",
     }
 }
 

@@ -140,18 +140,22 @@ impl PoolEventKind {
     }
 }
 
-/// Why a connection was closed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum CloseReason {
-    /// The pool was cleared since the connection was made.
-    Stale,
-    /// The connection was idle for `maxIdleTimeMS`.
-    Idle,
-    /// The connection broke, or its operation was given up halfway.
-    Error,
-    /// The pool was closed.
-    PoolClosed,
+quorate_protocol::named! {
+    /// Why a connection was closed.
+    ///
+    /// [`name`](Self::name) is the specification's word.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    #[non_exhaustive]
+    pub enum CloseReason {
+        /// The pool was cleared since the connection was made.
+        Stale = "stale",
+        /// The connection was idle for `maxIdleTimeMS`.
+        Idle = "idle",
+        /// The connection broke, or its operation was given up halfway.
+        Error = "error",
+        /// The pool was closed.
+        PoolClosed = "poolClosed",
+    }
 }
 
 impl CloseReason {
@@ -167,28 +171,22 @@ impl CloseReason {
             Self::PoolClosed => "Connection pool was closed",
         }
     }
-
-    /// The specification's word.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Stale => "stale",
-            Self::Idle => "idle",
-            Self::Error => "error",
-            Self::PoolClosed => "poolClosed",
-        }
-    }
 }
 
-/// Why no connection was checked out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum CheckOutFailureReason {
-    /// The pool was closed.
-    PoolClosed,
-    /// `waitQueueTimeoutMS` passed.
-    Timeout,
-    /// The pool is paused or was cleared, or the connection could not be established.
-    ConnectionError,
+quorate_protocol::named! {
+    /// Why no connection was checked out.
+    ///
+    /// [`name`](Self::name) is the specification's word.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    #[non_exhaustive]
+    pub enum CheckOutFailureReason {
+        /// The pool was closed.
+        PoolClosed = "poolClosed",
+        /// `waitQueueTimeoutMS` passed.
+        Timeout = "timeout",
+        /// The pool is paused or was cleared, or the connection could not be established.
+        ConnectionError = "connectionError",
+    }
 }
 
 impl CheckOutFailureReason {
@@ -198,15 +196,6 @@ impl CheckOutFailureReason {
             Self::PoolClosed => "Connection pool was closed",
             Self::Timeout => "Wait queue timeout elapsed without a connection becoming available",
             Self::ConnectionError => "An error occurred while trying to establish a new connection",
-        }
-    }
-
-    /// The specification's word.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::PoolClosed => "poolClosed",
-            Self::Timeout => "timeout",
-            Self::ConnectionError => "connectionError",
         }
     }
 }

@@ -3,89 +3,46 @@
 //! Follows "runOnRequirement" of the unified test format. A test that no deployment of ours can run
 //! is skipped for one of the reasons of [`Skip`], each of which `docs/conformance.md` explains.
 
-use std::fmt;
-
 use bson::{Bson, Document};
 
 use super::deployment::{Deployment, Version};
 use super::matching::scalars_are_equal;
 
-/// Why a test is not run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Skip {
-    /// The test runs on sharded clusters alone.
-    Sharded,
-    /// The test runs behind load balancers alone.
-    LoadBalanced,
-    /// The test wants a server older than ours says it is.
-    OlderServer,
-    /// The test wants a server newer than ours says it is.
-    NewerServer,
-    /// The test wants fields to be encrypted by the client.
-    Encryption,
-    /// The test wants GridFS.
-    GridFs,
-    /// The test wants texts compared by the rules of a language.
-    Collation,
-    /// The test wants the server to run JavaScript.
-    JavaScript,
-    /// The test wants collections of another kind.
-    CollectionKind,
-    /// The test wants a server with other parameters.
-    Parameter,
-    /// The test wants commands that other servers have for tests alone.
-    TestCommand,
-    /// The test wants a helper that the specifications leave to each driver and we do not offer.
-    Helper,
-    /// The test wants an option of connection strings that the specifications deprecate.
-    DeprecatedOption,
-    /// Its own `skipReason` says so.
-    ByAuthor,
-    /// The test wants users that log in where none do, or none where they do. Another deployment of ours
-    /// runs it.
-    Login,
-}
-
-impl Skip {
-    /// Every reason.
-    pub const ALL: [Self; 15] = [
-        Self::Sharded,
-        Self::LoadBalanced,
-        Self::OlderServer,
-        Self::NewerServer,
-        Self::Encryption,
-        Self::GridFs,
-        Self::Collation,
-        Self::JavaScript,
-        Self::CollectionKind,
-        Self::Parameter,
-        Self::TestCommand,
-        Self::Helper,
-        Self::DeprecatedOption,
-        Self::ByAuthor,
-        Self::Login,
-    ];
-}
-
-impl fmt::Display for Skip {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Sharded => "sharded clusters only",
-            Self::LoadBalanced => "load balancers only",
-            Self::OlderServer => "older servers only",
-            Self::NewerServer => "newer servers only",
-            Self::Encryption => "client-side encryption",
-            Self::GridFs => "GridFS",
-            Self::Collation => "collations",
-            Self::JavaScript => "server-side JavaScript",
-            Self::CollectionKind => "time-series and clustered collections",
-            Self::Parameter => "other server parameters",
-            Self::TestCommand => "test commands of other servers",
-            Self::Helper => "optional helpers",
-            Self::DeprecatedOption => "deprecated options",
-            Self::ByAuthor => "skipped by its author",
-            Self::Login => "users that log in",
-        })
+quorate_protocol::named! {
+    /// Why a test is not run.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+    pub enum Skip {
+        /// The test runs on sharded clusters alone.
+        Sharded = "sharded clusters only",
+        /// The test runs behind load balancers alone.
+        LoadBalanced = "load balancers only",
+        /// The test wants a server older than ours says it is.
+        OlderServer = "older servers only",
+        /// The test wants a server newer than ours says it is.
+        NewerServer = "newer servers only",
+        /// The test wants fields to be encrypted by the client.
+        Encryption = "client-side encryption",
+        /// The test wants GridFS.
+        GridFs = "GridFS",
+        /// The test wants texts compared by the rules of a language.
+        Collation = "collations",
+        /// The test wants the server to run JavaScript.
+        JavaScript = "server-side JavaScript",
+        /// The test wants collections of another kind.
+        CollectionKind = "time-series and clustered collections",
+        /// The test wants a server with other parameters.
+        Parameter = "other server parameters",
+        /// The test wants commands that other servers have for tests alone.
+        TestCommand = "test commands of other servers",
+        /// The test wants a helper that the specifications leave to each driver and we do not offer.
+        Helper = "optional helpers",
+        /// The test wants an option of connection strings that the specifications deprecate.
+        DeprecatedOption = "deprecated options",
+        /// Its own `skipReason` says so.
+        ByAuthor = "skipped by its author",
+        /// The test wants users that log in where none do, or none where they do. Another deployment of ours
+        /// runs it.
+        Login = "users that log in",
     }
 }
 

@@ -84,7 +84,7 @@ pub(super) fn set_parameter(
     if let (Some(wanted), Some(replication)) =
         (command.body.get(INDEX_PREFETCH), request.node.replication())
     {
-        let setting = wanted.as_str().and_then(IndexPrefetch::parse).ok_or_else(|| {
+        let setting = wanted.as_str().and_then(IndexPrefetch::from_name).ok_or_else(|| {
             CommandError::bad_value(format!("{INDEX_PREFETCH} must be none, _id_only or all"))
         })?;
         let was = replication.prefetch.get().name();

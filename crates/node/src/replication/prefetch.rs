@@ -10,35 +10,23 @@ use crate::catalog::Collection;
 use crate::error::CommandError;
 use crate::records::{View, index_entry};
 
-/// How much is read ahead.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum IndexPrefetch {
-    /// Nothing.
-    None,
-    /// The `_id` index.
-    IdOnly,
-    /// All indexes.
-    #[default]
-    All,
+quorate_protocol::named! {
+    /// How much is read ahead.
+    ///
+    /// [`name`](Self::name) is the value of the server parameter.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+    pub enum IndexPrefetch {
+        /// Nothing.
+        None = "none",
+        /// The `_id` index.
+        IdOnly = "_id_only",
+        /// All indexes.
+        #[default]
+        All = "all",
+    }
 }
 
 impl IndexPrefetch {
-    const ALL: [Self; 3] = [Self::None, Self::IdOnly, Self::All];
-
-    /// The value of the server parameter.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::None => "none",
-            Self::IdOnly => "_id_only",
-            Self::All => "all",
-        }
-    }
-
-    /// The setting of this name.
-    pub fn parse(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|known| known.name() == name)
-    }
-
     /// Reads the index entries that a change will touch, and counts them.
     pub(super) fn warm(
         self,
@@ -105,9 +93,9 @@ mod tests {
         let setting = PrefetchSetting::new(IndexPrefetch::default());
         assert_eq!(setting.get(), IndexPrefetch::All);
         for name in ["none", "_id_only", "all"] {
-            setting.set(IndexPrefetch::parse(name).unwrap());
+            setting.set(IndexPrefetch::from_name(name).unwrap());
             assert_eq!(setting.get().name(), name);
         }
-        assert_eq!(IndexPrefetch::parse("some"), None);
+        assert_eq!(IndexPrefetch::from_name("some"), None);
     }
 }

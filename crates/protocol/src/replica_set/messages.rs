@@ -75,58 +75,28 @@ pub struct HeartbeatReply {
     pub replica_set_id: Option<ObjectId>,
 }
 
-/// Why a member stands for election. Decides which vetoes are waived.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum ElectionReason {
-    /// No primary was heard of for the election timeout.
-    ElectionTimeout,
-    /// The primary's connection was reset and its port refuses: its process is gone.
-    PrimaryCrashed,
-    /// The set was initiated here, and its members have received the configuration.
-    Initiated,
-    /// The member is the only one that can be elected.
-    SingleNode,
-    /// The primary has a lower priority.
-    PriorityTakeover,
-    /// The primary was elected with older entries and does not catch up.
-    CatchUpTakeover,
-    /// An administrator asked with `replSetStepUp`.
-    StepUpRequest,
-    /// The primary that steps down asked, having checked that this member has everything.
-    Handoff,
-}
-
-impl ElectionReason {
-    /// Every reason.
-    pub const ALL: [Self; 8] = [
-        Self::ElectionTimeout,
-        Self::PrimaryCrashed,
-        Self::Initiated,
-        Self::SingleNode,
-        Self::PriorityTakeover,
-        Self::CatchUpTakeover,
-        Self::StepUpRequest,
-        Self::Handoff,
-    ];
-
-    /// The name in `electionCandidateMetrics.lastElectionReason` and in messages.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::ElectionTimeout => "electionTimeout",
-            Self::PrimaryCrashed => "primaryCrashed",
-            Self::Initiated => "initiated",
-            Self::SingleNode => "singleNode",
-            Self::PriorityTakeover => "priorityTakeover",
-            Self::CatchUpTakeover => "catchupTakeover",
-            Self::StepUpRequest => "stepUpRequest",
-            Self::Handoff => "stepUpRequestSkipDryRun",
-        }
-    }
-}
-
-impl fmt::Display for ElectionReason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
+crate::named! {
+    /// Why a member stands for election. Decides which vetoes are waived.
+    ///
+    /// [`name`](Self::name) is the name in `electionCandidateMetrics.lastElectionReason` and in messages.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+    pub enum ElectionReason {
+        /// No primary was heard of for the election timeout.
+        ElectionTimeout = "electionTimeout",
+        /// The primary's connection was reset and its port refuses: its process is gone.
+        PrimaryCrashed = "primaryCrashed",
+        /// The set was initiated here, and its members have received the configuration.
+        Initiated = "initiated",
+        /// The member is the only one that can be elected.
+        SingleNode = "singleNode",
+        /// The primary has a lower priority.
+        PriorityTakeover = "priorityTakeover",
+        /// The primary was elected with older entries and does not catch up.
+        CatchUpTakeover = "catchupTakeover",
+        /// An administrator asked with `replSetStepUp`.
+        StepUpRequest = "stepUpRequest",
+        /// The primary that steps down asked, having checked that this member has everything.
+        Handoff = "stepUpRequestSkipDryRun",
     }
 }
 

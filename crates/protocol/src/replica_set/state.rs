@@ -1,47 +1,35 @@
 //! The states a member can be in, as `replSetGetStatus` numbers them.
 
-use std::fmt;
-
-/// What a member is doing. `Unknown` and `Down` only ever describe another member.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum MemberState {
-    /// 0: no configuration has been loaded yet.
-    Startup,
-    /// 1: elected.
-    Primary,
-    /// 2: replicating, readable.
-    Secondary,
-    /// 3: up, but not readable: catching up to a consistent point, too stale, or in maintenance.
-    Recovering,
-    /// 5: configured, and copying all data from another member.
-    Startup2,
-    /// 6: another member that has not answered yet.
-    Unknown,
-    /// 7: votes and holds no data.
-    Arbiter,
-    /// 8: another member that does not answer.
-    Down,
-    /// 9: undoing writes that the set did not keep.
-    Rollback,
-    /// 10: not in the configuration any more.
-    Removed,
+crate::named! {
+    /// What a member is doing. `Unknown` and `Down` only ever describe another member.
+    ///
+    /// [`name`](Self::name) is the text in `stateStr`.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+    pub enum MemberState {
+        /// 0: no configuration has been loaded yet.
+        Startup = "STARTUP",
+        /// 1: elected.
+        Primary = "PRIMARY",
+        /// 2: replicating, readable.
+        Secondary = "SECONDARY",
+        /// 3: up, but not readable: catching up to a consistent point, too stale, or in maintenance.
+        Recovering = "RECOVERING",
+        /// 5: configured, and copying all data from another member.
+        Startup2 = "STARTUP2",
+        /// 6: another member that has not answered yet.
+        Unknown = "UNKNOWN",
+        /// 7: votes and holds no data.
+        Arbiter = "ARBITER",
+        /// 8: another member that does not answer.
+        Down = "DOWN",
+        /// 9: undoing writes that the set did not keep.
+        Rollback = "ROLLBACK",
+        /// 10: not in the configuration any more.
+        Removed = "REMOVED",
+    }
 }
 
 impl MemberState {
-    /// Every state.
-    pub const ALL: [Self; 10] = [
-        Self::Startup,
-        Self::Primary,
-        Self::Secondary,
-        Self::Recovering,
-        Self::Startup2,
-        Self::Unknown,
-        Self::Arbiter,
-        Self::Down,
-        Self::Rollback,
-        Self::Removed,
-    ];
-
     /// The number in `myState` and `members[].state`. There is no 4.
     pub const fn number(self) -> i32 {
         match self {
@@ -63,31 +51,9 @@ impl MemberState {
         Self::ALL.into_iter().find(|state| state.number() == number)
     }
 
-    /// The text in `stateStr`.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Startup => "STARTUP",
-            Self::Primary => "PRIMARY",
-            Self::Secondary => "SECONDARY",
-            Self::Recovering => "RECOVERING",
-            Self::Startup2 => "STARTUP2",
-            Self::Unknown => "UNKNOWN",
-            Self::Arbiter => "ARBITER",
-            Self::Down => "DOWN",
-            Self::Rollback => "ROLLBACK",
-            Self::Removed => "REMOVED",
-        }
-    }
-
     /// Whether clients may read: only a primary and a secondary promise consistent data.
     pub const fn is_readable(self) -> bool {
         matches!(self, Self::Primary | Self::Secondary)
-    }
-}
-
-impl fmt::Display for MemberState {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
     }
 }
 

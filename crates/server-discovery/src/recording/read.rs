@@ -70,12 +70,6 @@ pub(super) fn start(line: &str) -> Result<RecordingStart, RecordingError> {
 fn options(fields: Fields<'_>) -> Result<DiscoveryOptions, RecordingError> {
     let mode = fields.text("serverMonitoringMode")?;
     let platform = fields.optional("functionPlatform", Fields::text)?;
-    let platforms = [
-        FunctionPlatform::AwsLambda,
-        FunctionPlatform::AzureFunctions,
-        FunctionPlatform::GcpFunctions,
-        FunctionPlatform::Vercel,
-    ];
     let versions = fields.list("wireVersions")?;
     let version = |place: usize| {
         let number = versions.get(place).and_then(Value::as_i64);
@@ -94,15 +88,11 @@ fn options(fields: Fields<'_>) -> Result<DiscoveryOptions, RecordingError> {
         },
         heartbeat_frequency: fields.optional("heartbeatFrequency_ns", Fields::duration)?,
         connect_timeout: fields.optional("connectTimeout_ns", Fields::duration)?,
-        server_monitoring_mode: ServerMonitoringMode::ALL
-            .into_iter()
-            .find(|known| known.name() == mode)
+        server_monitoring_mode: ServerMonitoringMode::from_name(mode)
             .ok_or_else(|| fields.error("serverMonitoringMode", "is no known mode"))?,
         function_platform: platform
             .map(|name| {
-                platforms
-                    .into_iter()
-                    .find(|known| known.name() == name)
+                FunctionPlatform::from_name(name)
                     .ok_or_else(|| fields.error("functionPlatform", "is no known platform"))
             })
             .transpose()?,

@@ -209,7 +209,7 @@ pub fn vote_request_document(request: &VoteRequest) -> Document {
 pub fn parse_vote_request(document: &Document) -> Read<VoteRequest> {
     let reader = Reader::new(document);
     let reason = reader.text("reason")?.unwrap_or_default();
-    let known = ElectionReason::ALL.into_iter().find(|known| known.name() == reason);
+    let known = ElectionReason::from_name(reason);
     let config = take_config_version(reader, ("configVersion", "configTerm"))?;
     let op_time = |name| match reader.document(name)? {
         Some(document) => parse_optime(document),

@@ -13,12 +13,14 @@ use crate::expression::operand::Operand;
 use crate::meter::{Meter, push};
 use crate::regex::{Groups, RegexMatcher};
 
-/// Which of the three operators it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum RegexKind {
-    Match,
-    Find,
-    FindAll,
+quorate_protocol::named! {
+    /// Which of the three operators it is.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(crate) enum RegexKind {
+        Match = "$regexMatch",
+        Find = "$regexFind",
+        FindAll = "$regexFindAll",
+    }
 }
 
 impl RegexKind {
@@ -28,14 +30,6 @@ impl RegexKind {
             "$regexFind" => Some(Self::Find),
             "$regexFindAll" => Some(Self::FindAll),
             _ => None,
-        }
-    }
-
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Match => "$regexMatch",
-            Self::Find => "$regexFind",
-            Self::FindAll => "$regexFindAll",
         }
     }
 
