@@ -1,10 +1,9 @@
 //! Rules about the client itself: its connection string, pools, versions and platform.
 
 use super::Context;
-use super::rules::{Evidence, Rank, Rule, servers_of, word_of};
+use super::rules::{Evidence, Rank, Rule, servers_or, word_of};
 use crate::finding::Finding;
 use crate::remedy;
-use crate::words::listed;
 
 pub(super) const RULES: &[Rule] = &[
     Rule::cause(
@@ -91,8 +90,7 @@ fn connection_string(_: &[Evidence], _: &Context) -> Finding {
 }
 
 fn wire_version(evidence: &[Evidence], _: &Context) -> Finding {
-    let servers = servers_of(evidence);
-    let server = if servers.is_empty() { "a server".to_owned() } else { listed(servers) };
+    let server = servers_or(evidence, "a server");
     let newer = word_of(evidence, "detail")
         .is_some_and(|detail| detail.starts_with("requires") || detail.contains("minimum"))
         || evidence.iter().any(|evidence| evidence.word("also").is_some());
@@ -155,8 +153,7 @@ fn client_closed(_: &[Evidence], _: &Context) -> Finding {
 }
 
 fn pool_cleared(evidence: &[Evidence], _: &Context) -> Finding {
-    let servers = servers_of(evidence);
-    let server = if servers.is_empty() { "a server".to_owned() } else { listed(servers) };
+    let server = servers_or(evidence, "a server");
     Finding::problem(
         "pool_cleared",
         format!("the pool of {server} was cleared because another operation failed"),

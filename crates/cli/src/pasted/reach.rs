@@ -1,7 +1,7 @@
 //! Rules about reaching a server at all: names, ports, routes, closed connections.
 
 use super::Context;
-use super::rules::{Evidence, Rule, servers_of};
+use super::rules::{Evidence, Rule, servers_of, servers_or};
 use crate::finding::Finding;
 use crate::remedy;
 use crate::words::listed;
@@ -93,17 +93,9 @@ const REFUSED: &[&str] = &[
     r"(?i)connection refused|ECONNREFUSED|actively refused",
 ];
 
-/// `x` or the given words where no server is known.
 /// A script for the primary, of which a message does not tell the address.
 fn on_the_primary(script: &str) -> String {
     format!("in mongosh on the primary: {script}")
-}
-
-fn these(evidence: &[Evidence]) -> String {
-    match servers_of(evidence) {
-        servers if servers.is_empty() => "a server".to_owned(),
-        servers => listed(servers),
-    }
 }
 
 fn name_not_found(evidence: &[Evidence], context: &Context) -> Finding {
@@ -180,7 +172,7 @@ fn srv_lookup_failed(evidence: &[Evidence], _: &Context) -> Finding {
 }
 
 fn refused_on_loopback(evidence: &[Evidence], context: &Context) -> Finding {
-    let servers = these(evidence);
+    let servers = servers_or(evidence, "a server");
     let port = evidence.iter().find_map(|evidence| evidence.port.clone());
     let port = port.as_deref().unwrap_or("27017");
     let v6 = evidence
@@ -236,7 +228,7 @@ fn refused_on_loopback(evidence: &[Evidence], context: &Context) -> Finding {
 }
 
 fn refused(evidence: &[Evidence], _: &Context) -> Finding {
-    let servers = these(evidence);
+    let servers = servers_or(evidence, "a server");
     let verb = if servers_of(evidence).len() > 1 { "refuse" } else { "refuses" };
     let port = evidence.iter().find_map(|evidence| evidence.port.as_deref()).unwrap_or("27017");
     Finding::problem("refused", format!("{servers} {verb} connections"))
@@ -252,7 +244,7 @@ fn refused(evidence: &[Evidence], _: &Context) -> Finding {
 fn connect_timed_out(evidence: &[Evidence], _: &Context) -> Finding {
     Finding::problem(
         "connect_timed_out",
-        format!("{} did not answer while connecting", these(evidence)),
+        format!("{} did not answer while connecting", servers_or(evidence, "a server")),
     )
     .because(
         "nothing refuses and nothing answers: a firewall, a security group or an access list drops \
@@ -268,22 +260,25 @@ fn connect_timed_out(evidence: &[Evidence], _: &Context) -> Finding {
 }
 
 fn no_route(evidence: &[Evidence], _: &Context) -> Finding {
-    Finding::problem("no_route", format!("there is no route from here to {}", these(evidence)))
-        .because(
-            "the address belongs to a network this machine is not part of (VPN down, wrong \
+    Finding::problem(
+        "no_route",
+        format!("there is no route from here to {}", servers_or(evidence, "a server")),
+    )
+    .because(
+        "the address belongs to a network this machine is not part of (VPN down, wrong \
                   subnet, IPv6 without a route)",
-        )
-        .fix(match evidence.iter().find_map(|evidence| evidence.host.clone()) {
-            Some(host) => remedy::way_to(&host),
-            None => remedy::doctor_which("names the address"),
-        })
-        .fix("connect the VPN or tunnel first, then try again")
+    )
+    .fix(match evidence.iter().find_map(|evidence| evidence.host.clone()) {
+        Some(host) => remedy::way_to(&host),
+        None => remedy::doctor_which("names the address"),
+    })
+    .fix("connect the VPN or tunnel first, then try again")
 }
 
 fn connection_closed(evidence: &[Evidence], _: &Context) -> Finding {
     Finding::problem(
         "connection_closed",
-        format!("{} accepted the connection and then closed it", these(evidence)),
+        format!("{} accepted the connection and then closed it", servers_or(evidence, "a server")),
     )
     .because(
         "a server that wants TLS closes plain connections without a word, and so do proxies, \

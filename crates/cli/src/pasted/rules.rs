@@ -8,6 +8,7 @@ use regex_lite::Regex;
 use super::servers::compiled;
 use super::{Context, MAX_MATCHES};
 use crate::finding::Finding;
+use crate::words::listed;
 
 /// The groups of a pattern besides `host` and `port` that rules may use.
 const WORDS: [&str; 9] =
@@ -145,6 +146,14 @@ pub(super) fn servers_of(evidence: &[Evidence]) -> Vec<String> {
         }
     }
     servers
+}
+
+/// The servers of some evidence in words, or these words where no server is known.
+pub(super) fn servers_or(evidence: &[Evidence], unknown: &str) -> String {
+    match servers_of(evidence) {
+        servers if servers.is_empty() => unknown.to_owned(),
+        servers => listed(servers),
+    }
 }
 
 /// The first of these words that any evidence has.

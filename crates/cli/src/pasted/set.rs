@@ -1,7 +1,7 @@
 //! Rules about replica sets: names, configurations, elections, replication.
 
 use super::Context;
-use super::rules::{Evidence, Rank, Rule, servers_of, word_of};
+use super::rules::{Evidence, Rank, Rule, servers_of, servers_or, word_of};
 use crate::finding::Finding;
 use crate::remedy;
 use crate::words::{Foreign, listed};
@@ -144,18 +144,11 @@ pub(super) const RULES: &[Rule] = &[
     .ranked(Rank::Symptom),
 ];
 
-fn about(evidence: &[Evidence]) -> String {
-    match servers_of(evidence) {
-        servers if servers.is_empty() => "the server".to_owned(),
-        servers => listed(servers),
-    }
-}
-
 fn wrong_set_name(evidence: &[Evidence], _: &Context) -> Finding {
     let wanted = word_of(evidence, "wanted").unwrap_or("NAME");
     let found = word_of(evidence, "found").unwrap_or("another");
     let no_set = matches!(found, "None" | "null" | "no");
-    let server = about(evidence);
+    let server = servers_or(evidence, "the server");
     let seen = match no_set {
         true => {
             format!("the connection string says replicaSet={wanted}, {server} belongs to no set")
@@ -227,7 +220,10 @@ fn never_initiated(evidence: &[Evidence], context: &Context) -> Finding {
 fn config_lost_self(evidence: &[Evidence], context: &Context) -> Finding {
     Finding::problem(
         "config_lost_self",
-        format!("{} does not find itself in its set's configuration", about(evidence)),
+        format!(
+            "{} does not find itself in its set's configuration",
+            servers_or(evidence, "the server")
+        ),
     )
     .because(
         "its address changed (a new container or pod, another IP or host name), or it was removed; \
@@ -262,7 +258,7 @@ fn no_replication(_: &[Evidence], _: &Context) -> Finding {
 fn configuration_quorum(evidence: &[Evidence], _: &Context) -> Finding {
     Finding::problem(
         "configuration_quorum",
-        format!("the members do not all reach each other ({})", about(evidence)),
+        format!("the members do not all reach each other ({})", servers_or(evidence, "the server")),
     )
     .because(
         "rs.initiate and rs.reconfig ask the members first: a majority (for initiate, all) \
@@ -275,7 +271,7 @@ fn configuration_quorum(evidence: &[Evidence], _: &Context) -> Finding {
 fn not_primary(evidence: &[Evidence], context: &Context) -> Finding {
     let direct = context.topology.as_deref() == Some("Single")
         || context.uri.as_ref().is_some_and(|uri| uri.options().direct_connection == Some(true));
-    let server = about(evidence);
+    let server = servers_or(evidence, "the server");
     if direct {
         return Finding::problem(
             "not_primary_direct",
@@ -305,7 +301,7 @@ fn not_primary(evidence: &[Evidence], context: &Context) -> Finding {
 fn recovering(evidence: &[Evidence], _: &Context) -> Finding {
     Finding::problem(
         "recovering",
-        format!("{} is starting up, syncing or recovering", about(evidence),),
+        format!("{} is starting up, syncing or recovering", servers_or(evidence, "the server"),),
     )
     .because("such a member serves neither reads nor writes until it has caught up")
     .fix(format!("see what it waits for: {}", remedy::on_uri(remedy::MEMBER_STATES)))
@@ -315,7 +311,10 @@ fn recovering(evidence: &[Evidence], _: &Context) -> Finding {
 fn stepped_down(evidence: &[Evidence], _: &Context) -> Finding {
     Finding::problem(
         "stepped_down",
-        format!("{} gave up or lost its place as primary during the operation", about(evidence),),
+        format!(
+            "{} gave up or lost its place as primary during the operation",
+            servers_or(evidence, "the server"),
+        ),
     )
     .because(
         "an election takes until the others notice (at most electionTimeoutMillis, 10 s) \
@@ -361,7 +360,10 @@ fn read_preference_unsatisfied(evidence: &[Evidence], _: &Context) -> Finding {
 fn too_stale(evidence: &[Evidence], _: &Context) -> Finding {
     Finding::problem(
         "too_stale",
-        format!("{} fell off the oplog: what it needs next is no longer kept", about(evidence),),
+        format!(
+            "{} fell off the oplog: what it needs next is no longer kept",
+            servers_or(evidence, "the server"),
+        ),
     )
     .because(
         "it was away or lagging longer than the oplog of every sync source reaches back, \
@@ -378,7 +380,10 @@ fn too_stale(evidence: &[Evidence], _: &Context) -> Finding {
 fn rolled_back(evidence: &[Evidence], _: &Context) -> Finding {
     Finding::problem(
         "rolled_back",
-        format!("{} took back writes that a majority never had", about(evidence),),
+        format!(
+            "{} took back writes that a majority never had",
+            servers_or(evidence, "the server"),
+        ),
     )
     .because(
         "writes acknowledged with w: 1 may vanish when their primary is lost before they \
@@ -394,7 +399,10 @@ fn rolled_back(evidence: &[Evidence], _: &Context) -> Finding {
 fn initial_sync_failed(evidence: &[Evidence], _: &Context) -> Finding {
     Finding::problem(
         "initial_sync_failed",
-        format!("{} could not copy the data of its sync source", about(evidence),),
+        format!(
+            "{} could not copy the data of its sync source",
+            servers_or(evidence, "the server"),
+        ),
     )
     .because("the source went away, the disk is full, or the oplog rolled over during the copy")
     .fix(
