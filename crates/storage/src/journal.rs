@@ -247,13 +247,12 @@ impl Shared {
         Ok(Spare { number, file, size })
     }
 
-    /// Puts summaries beside the segments that were sealed.
-    pub(crate) fn write_summaries(&self) -> io::Result<()> {
+    /// Puts summaries beside the segments that were sealed. They only save time, so an error is ignored.
+    pub(crate) fn write_summaries(&self) {
         let sealed = std::mem::take(&mut self.state().sealed);
         for (number, summary) in sealed {
-            summary.write(&*self.folder.files, &self.folder.path, number)?;
+            let _ = summary.write(&*self.folder.files, &self.folder.path, number);
         }
-        Ok(())
     }
 }
 

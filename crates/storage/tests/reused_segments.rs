@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
 use quorate_storage::{
-    Batch, Direction, DiskOptions, DiskStore, Fate, Files, KeyRange, KeyspaceId, SimulatedFiles,
-    Store,
+    Batch, CommitError, Direction, DiskOptions, DiskStore, Fate, Files, KeyRange, KeyspaceId,
+    SimulatedFiles, Store,
 };
 
 const SEGMENT_BYTES: u32 = 4096;
@@ -224,6 +224,31 @@ fn damage_to_the_header_of_a_reused_segment_is_refused() {
     assert!(refused().unwrap().to_string().contains("is damaged"));
     files.damage(&path, |bytes| *bytes = old);
     assert_eq!(refused().map(|error| error.to_string()), None);
+}
+
+/// The disk has room for a manifest and for tables, and for no segment. Memtables are flushed all the same, so that a segment
+/// becomes free to be written over.
+#[test]
+fn a_store_on_a_full_disk_goes_on_in_its_own_segments() {
+    const LARGE: DiskOptions = DiskOptions { segment_bytes: 256 * 1024, ..SMALL };
+    let directory = tempfile::tempdir().unwrap();
+    let files = SimulatedFiles::new();
+    let store = DiskStore::open_on(Arc::new(files.clone()), directory.path(), LARGE).unwrap();
+    keyspace(&store);
+    wait_for("no segment is prepared", || (segments(&files).len() == 2).then_some(()));
+    files.limit_room(Some(u64::from(LARGE.segment_bytes) / 2));
+    for number in 0..100 {
+        wait_for("the store has stopped", || {
+            let mut batch = Batch::new();
+            batch.insert(keyspace(&store), &u64::to_be_bytes(number), vec![7; 10_000]);
+            match store.commit(batch) {
+                Ok(_) => Some(()),
+                Err(CommitError::DiskFull) => None,
+                Err(error) => panic!("{error}"),
+            }
+        });
+    }
+    assert_eq!(pairs(&store).len(), 100);
 }
 
 /// A snapshot that reads a segment keeps it from being written over.

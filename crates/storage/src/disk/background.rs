@@ -126,6 +126,12 @@ enum Failure {
     Other,
 }
 
+impl Failure {
+    fn worse(self, other: Self) -> Self {
+        if let Self::Full = self { other } else { self }
+    }
+}
+
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Self {
         if journal::is_full(&error) { Self::Full } else { Self::Other }
@@ -222,8 +228,16 @@ impl Shared {
         }
         // Writers may have to wait from here on, until the flush is done.
         self.judge();
-        self.journal.prepare()?;
-        self.journal.write_summaries()?;
+        let prepared = self.journal.prepare().map_err(Failure::from);
+        self.journal.write_summaries();
+        // On a disk without room for a segment there may be some for a table, and what is given back makes more.
+        let flushed = self.flush_trees(is_quiet);
+        let given_back = self.drop_segments();
+        let failures = [prepared, flushed, given_back].into_iter().filter_map(Result::err);
+        failures.reduce(Failure::worse).map_or(Ok(()), Err)
+    }
+
+    fn flush_trees(&self, is_quiet: bool) -> Result<(), Failure> {
         let far_back = self.far_back();
         let mut memtable_bytes = self.context.options.memtable_bytes;
         if is_quiet {
@@ -246,7 +260,7 @@ impl Shared {
             }
             drop(flushing);
         }
-        self.drop_segments()
+        Ok(())
     }
 
     /// Puts pairs into a tree by tables of their own, at a sequence that no commit has.
