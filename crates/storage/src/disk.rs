@@ -32,7 +32,7 @@ use crate::store::{
     KeyspaceId, LogEnd, LogTotals, Operation, ReadError, ReplayPoint, Scan, Snapshot, Store,
     StoreStatistics, SyncError, check_keyspace_name,
 };
-use crate::trees::{MAX_MEMTABLES, Tree, TreeContext, Writing};
+use crate::trees::{MAX_MEMTABLES, Snapshots, Tree, TreeContext, Writing};
 use crate::walk::{ScanWalk, Walk};
 
 /// Operations from which on a batch looks up the memtables of its trees once.
@@ -169,6 +169,11 @@ impl Shared {
     fn oldest_snapshot(&self) -> u64 {
         let published = self.published();
         published.snapshots.keys().next().copied().unwrap_or(published.visible)
+    }
+
+    fn snapshots(&self) -> Snapshots {
+        let published = self.published();
+        Snapshots { below: published.snapshots.keys().copied().collect(), next: published.visible }
     }
 
     /// The keyspace of this name and kind, made if it does not exist.
