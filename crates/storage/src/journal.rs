@@ -3,6 +3,7 @@
 //! Owns where a record goes and when a segment ends. Which sequence a record has and what it does to
 //! trees and logs is the store's. The layout is in `docs/storage-format.md`.
 
+mod checksums;
 pub(crate) mod folder;
 pub(crate) mod log;
 pub(crate) mod record;

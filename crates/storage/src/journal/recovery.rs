@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use crate::files::read_all;
 use crate::format::OpenError;
+use crate::journal::checksums::Checksums;
 use crate::journal::folder::Folder;
 use crate::journal::log::{Last, LogState};
 use crate::journal::record::{ALIGNMENT, Found, Operation, RECORD_HEADER, Record, Salt};
@@ -288,16 +289,34 @@ fn behind(bytes: &[u8], end: usize, sequence: u64, salt: Salt) -> Behind {
     };
     let first = (end + 1).next_multiple_of(ALIGNMENT).max(SEGMENT_HEADER as usize);
     let mut behind = Behind::Nothing;
+    let mut checksums = None;
     for place in (first..bytes.len()).step_by(ALIGNMENT) {
         let record = &bytes[place..];
         if !plausible(record) {
             continue;
         }
-        match Record::read(record, salt) {
+        let checksums = checksums.get_or_insert_with(|| Checksums::new(bytes));
+        let body = place + RECORD_HEADER;
+        match Record::read_with(record, salt, |found| checksums.of(body..body + found.len())) {
             Found::Whole(found) if found.synced as usize > end => return Behind::Promised,
             Found::Whole(_) => behind = Behind::Unpromised,
             Found::End | Found::Torn => {}
         }
     }
     behind
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A file that is written over holds what clients stored before. A document of one number again and again, which is a
+    /// length and a sequence at each place, must not keep a member from starting.
+    #[test]
+    fn bytes_that_look_like_long_records_everywhere_are_passed_over_at_once() {
+        const LENGTH: u64 = 16 << 20;
+        let bytes = LENGTH.to_le_bytes().repeat(2 * LENGTH as usize / ALIGNMENT);
+        let found = behind(&bytes, SEGMENT_HEADER as usize, 1, Salt::of(7, 1));
+        assert_eq!(found, Behind::Nothing);
+    }
 }
