@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use proptest::prelude::*;
 use quorate_storage::{
     Batch, CommitError, Direction, DiskOptions, DiskStore, Fate, Files, KeyRange, KeyspaceId,
-    SimulatedFiles, Store,
+    OpenError, SimulatedFiles, Store,
 };
 
 const SEGMENT_BYTES: u32 = 4096;
@@ -249,6 +249,48 @@ fn a_store_on_a_full_disk_goes_on_in_its_own_segments() {
         });
     }
     assert_eq!(pairs(&store).len(), 100);
+}
+
+/// The first segment that the manifest needs.
+fn first_segment(files: &SimulatedFiles, directory: &Path) -> PathBuf {
+    let mut number = [0; 8];
+    files.open(&directory.join("MANIFEST")).unwrap().read_at(&mut number, 16).unwrap();
+    directory.join(format!("journal/{:016x}.seg", u64::from_le_bytes(number)))
+}
+
+/// Neither a store that goes on in its first segment nor one that passes over it would say that something is gone.
+#[test]
+fn the_first_segment_that_is_needed_is_missed() {
+    let (directory, files, _) = one_record_over_others();
+    let directory = directory.path();
+    let first = first_segment(&files, directory);
+    assert!(number_of(&first) > 1);
+    let open = |files: SimulatedFiles| DiskStore::open_on(Arc::new(files), directory, SMALL).err();
+    let without = files.survivor(|| Fate::Kept);
+    without.remove(&first).unwrap();
+    let error = open(without).unwrap();
+    assert!(
+        matches!(&error, OpenError::MissingSegment { segment } if *segment == first),
+        "{error}"
+    );
+    // All that the journal is said to begin with.
+    let emptied = files.survivor(|| Fate::Kept);
+    for (path, _) in segments(&emptied) {
+        emptied.remove(&path).unwrap();
+    }
+    let error = open(emptied).unwrap();
+    assert!(matches!(error, OpenError::MissingSegment { .. }), "{error}");
+    let headless = files.survivor(|| Fate::Kept);
+    for (path, _) in segments(&headless).into_iter().filter(|(path, _)| *path > first) {
+        headless.remove(&path).unwrap();
+    }
+    headless.damage(&first, |bytes| bytes.fill(0));
+    let error = open(headless).unwrap();
+    assert!(
+        matches!(&error, OpenError::DamagedJournal { journal, offset: 0 } if *journal == first)
+            || matches!(error, OpenError::MissingSegment { .. }),
+        "{error}"
+    );
 }
 
 /// A snapshot that reads a segment keeps it from being written over.

@@ -22,6 +22,9 @@ use crate::store::LogTotals;
 /// Sequences rise by small steps. Bytes that only look like a record give themselves away by this.
 const MAX_SEQUENCE_STEP: u64 = 1 << 32;
 
+/// The number of the first segment of a store.
+const FIRST_SEGMENT: u64 = 1;
+
 /// The end of the journal that a crash left unfinished, and that was cut off.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TornTail {
@@ -59,6 +62,7 @@ pub(crate) struct Recovery<'r> {
 impl Recovery<'_> {
     pub(crate) fn run(mut self) -> Result<Recovered, OpenError> {
         let (headers, unused) = self.headers()?;
+        self.check_reached(&headers, &unused)?;
         let mut segments: Vec<Arc<Segment>> = Vec::new();
         let (mut sequence, mut torn) = (headers.first().map_or(0, |first| first.after), None);
         for (place, header) in headers.iter().enumerate() {
@@ -85,7 +89,7 @@ impl Recovery<'_> {
             self.remove_unused(number, sequence)?;
         }
         let next = Header {
-            number: headers.last().map_or(1, |last| last.number + 1),
+            number: headers.last().map_or(FIRST_SEGMENT, |last| last.number + 1),
             after: sequence,
             previous_end: segments.last().map_or(0, |last| u64::from(last.end())),
             is_salted: true,
@@ -110,6 +114,10 @@ impl Recovery<'_> {
             }
         }
         numbers.sort_unstable();
+        let first = self.first_segment.max(FIRST_SEGMENT);
+        if numbers.first().is_some_and(|&number| number != first) {
+            return Err(OpenError::MissingSegment { segment: segment_path(directory, first) });
+        }
         let (mut headers, mut unused): (Vec<Header>, _) = (Vec::new(), Vec::new());
         for (place, &number) in numbers.iter().enumerate() {
             if place > 0 && numbers[place - 1] + 1 != number {
@@ -131,6 +139,18 @@ impl Recovery<'_> {
             files.remove(&path).map_err(|source| self.io(source))?;
         }
         Ok((headers, unused))
+    }
+
+    /// The manifest names only segments whose headers are on the disk.
+    fn check_reached(&self, headers: &[Header], unused: &[u64]) -> Result<(), OpenError> {
+        let reached = self.first_segment.max(self.replay_from);
+        match headers.last().map_or(0, |newest| newest.number) {
+            newest if newest >= reached => Ok(()),
+            _ if unused.contains(&reached) => Err(self.damaged(reached, 0)),
+            _ => {
+                Err(OpenError::MissingSegment { segment: segment_path(&self.folder.path, reached) })
+            }
+        }
     }
 
     fn header(&self, number: u64) -> Result<Option<Header>, OpenError> {
