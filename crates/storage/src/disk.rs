@@ -119,21 +119,6 @@ impl DiskStore {
         self.directory.path()
     }
 
-    /// The bytes its files take on disk, those that are reserved included.
-    pub fn disk_bytes(&self) -> Result<u64, ReadError> {
-        let published = self.shared.published();
-        let (keyspaces, segments) =
-            (Arc::clone(&published.keyspaces), Arc::clone(&published.segments));
-        drop(published);
-        let mut bytes: u64 =
-            keyspaces.values().filter_map(tree_of).map(|tree| tree.disk_bytes()).sum();
-        for segment in segments.iter() {
-            let length = segment.open().and_then(|file| file.length());
-            bytes += length.map_err(|error| ReadError::Engine(Box::new(error)))?;
-        }
-        Ok(bytes)
-    }
-
     /// The end of the journal that a crash left unfinished, if one was cut off by the opening.
     pub fn torn_tail(&self) -> Option<&TornTail> {
         self.torn_tail.as_ref()
@@ -554,7 +539,12 @@ impl Store for DiskStore {
 
     fn statistics(&self) -> StoreStatistics {
         let group = &self.shared.group;
-        StoreStatistics { commits: group.last_committed().as_u64(), syncs: group.syncs() }
+        StoreStatistics {
+            commits: group.last_committed().as_u64(),
+            syncs: group.syncs(),
+            journal_bytes: self.shared.journal.disk_bytes(),
+            table_bytes: self.shared.trees().iter().map(|tree| tree.disk_bytes()).sum(),
+        }
     }
 
     fn verify(&self) -> Result<Vec<Damage>, ReadError> {

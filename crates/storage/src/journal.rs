@@ -248,6 +248,10 @@ impl Shared {
         Ok(Spare { number, file, size })
     }
 
+    pub(crate) fn disk_bytes(&self) -> u64 {
+        self.folder.disk_bytes()
+    }
+
     /// Puts summaries beside the segments that were sealed. They only save time, so an error is ignored.
     pub(crate) fn write_summaries(&self) {
         let sealed = std::mem::take(&mut self.state().sealed);

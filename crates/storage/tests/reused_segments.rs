@@ -251,6 +251,27 @@ fn a_store_on_a_full_disk_goes_on_in_its_own_segments() {
     assert_eq!(pairs(&store).len(), 100);
 }
 
+/// A file that is kept to be written over, and one that is prepared, take room on the disk as well.
+#[test]
+fn all_files_of_the_journal_count_as_used() {
+    let directory = tempfile::tempdir().unwrap();
+    let files = SimulatedFiles::new();
+    let store = open(&files, directory.path());
+    let mut next = 0;
+    wait_for("no segment is used again", || {
+        put(&store, next, vec![7; 200]);
+        next += 1;
+        reused(&files)
+    });
+    let journal = |path: &PathBuf| path.parent().is_some_and(|parent| parent.ends_with("journal"));
+    let length = |path: PathBuf| files.open(&path).and_then(|file| file.length()).unwrap_or(0);
+    wait_for("not all files count", || {
+        let used: u64 = files.paths().into_iter().filter(journal).map(length).sum();
+        assert!(used >= 2 * u64::from(SEGMENT_BYTES));
+        (store.statistics().journal_bytes == used).then_some(())
+    });
+}
+
 /// The first segment that the manifest needs.
 fn first_segment(files: &SimulatedFiles, directory: &Path) -> PathBuf {
     let mut number = [0; 8];
