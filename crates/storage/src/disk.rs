@@ -11,6 +11,7 @@
 mod background;
 mod opening;
 
+use std::any::Any;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::path::Path;
@@ -65,8 +66,10 @@ pub struct DiskStore {
     /// Ends its threads when the store goes.
     _background: Background,
     torn_tail: Option<TornTail>,
-    /// Last, so that the lock outlives the background threads.
+    /// Behind those, so that the lock outlives the background threads.
     directory: DataDirectory,
+    /// Dropped when the directory is free.
+    at_close: Option<Box<dyn Any + Send + Sync>>,
 }
 
 /// What the store has in common with its background threads.
@@ -117,6 +120,11 @@ impl DiskStore {
     /// The directory it lives in.
     pub fn directory(&self) -> &Path {
         self.directory.path()
+    }
+
+    /// Drops a value when the store is closed and its directory is free for another.
+    pub fn drop_at_close(&mut self, value: impl Send + Sync + 'static) {
+        self.at_close = Some(Box::new(value));
     }
 
     /// The end of the journal that a crash left unfinished, if one was cut off by the opening.
