@@ -371,6 +371,9 @@ mod tests {
             Some(vec![Some((1, 2)), Some((1, 2)), Some((2, 3))])
         );
         assert_eq!(groups(r"(?<=a|bc)d", "bcd"), Some(vec![Some((2, 3))]));
+        // Behind is what ends here, also where a shorter way ends before.
+        assert_eq!(groups(r"(?<=a|ab)c", "abc"), Some(vec![Some((2, 3))]));
+        assert_eq!(groups(r"(?<=a|ab)c", "axc"), None);
         assert_eq!(groups(r"a\Kb", "ab"), Some(vec![Some((1, 2))]));
         assert_eq!(groups(r"(?>a+)b", "aab"), Some(vec![Some((0, 3))]));
         assert_eq!(groups(r"(?>a+)ab", "aab"), None);
@@ -393,7 +396,7 @@ mod tests {
 
         #[test]
         fn the_backtracking_engine_agrees_with_another(
-            pattern in "(\\(?[ab.]|\\(\\?=[ab.]\\)|\\(\\?![ab]\\)|\\(\\?<=[ab]\\)|\\(\\?<![ab]\\)|\\\\1|\\(a\\|b\\)[?*+]?\\??|\\(\\?>a\\|ab\\)|b\\*){1,5}\\)?",
+            pattern in "(\\(?[ab.]|\\(\\?=[ab.]\\)|\\(\\?![ab]\\)|\\(\\?<=[ab]\\)|\\(\\?<![ab]\\)|\\(\\?<=a\\|ab\\)|\\(\\?<!b\\|ba\\)|\\\\1|\\(a\\|b\\)[?*+]?\\??|\\(\\?>a\\|ab\\)|\\(\\?:a\\?b\\?\\)[*+]|b\\*){1,5}\\)?",
             text in "[ab]{0,10}",
         ) {
             let Ok(regex) = RegexMatcher::new(&pattern, "") else { return Ok(()) };

@@ -7,6 +7,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
 use tokio::sync::watch;
+use tokio::task::unconstrained;
 
 use crate::server::Shared;
 
@@ -26,7 +27,8 @@ impl Leaving {
     }
 
     fn of(ending: watch::Receiver<bool>, farewells: watch::Receiver<u64>) -> Self {
-        let news = Box::pin(news(ending.clone(), farewells.clone()));
+        // A task that has used up its budget is told to come again, and would never be put on the lists.
+        let news = Box::pin(unconstrained(news(ending.clone(), farewells.clone())));
         Self { ending, farewells, news, woken: None }
     }
 
@@ -58,6 +60,7 @@ async fn news(mut ending: watch::Receiver<bool>, mut farewells: watch::Receiver<
 
 #[cfg(test)]
 mod tests {
+    use std::pin::pin;
     use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::task::Wake;
@@ -96,6 +99,24 @@ mod tests {
             assert_eq!(poll(&mut leaving, &task), Poll::Ready(()));
             assert_eq!(leaving.has_farewell(), !ends);
         }
+    }
+
+    /// A connection that has just read and written much must hear of the end all the same.
+    #[tokio::test]
+    async fn a_task_without_budget_is_woken_as_well() {
+        let (ending, farewells) = (watch::Sender::new(false), watch::Sender::new(0));
+        let mut leaving = Leaving::of(ending.subscribe(), farewells.subscribe());
+        let task = Arc::<Task>::default();
+        std::future::poll_fn(|context| {
+            while pin!(tokio::task::consume_budget()).poll(context).is_ready() {}
+            assert_eq!(poll(&mut leaving, &task), Poll::Pending);
+            Poll::Ready(())
+        })
+        .await;
+        assert_eq!(poll(&mut leaving, &task), Poll::Pending);
+        let before = task.0.load(Ordering::Relaxed);
+        ending.send_replace(true);
+        assert_eq!(task.0.load(Ordering::Relaxed), before + 1);
     }
 
     #[test]

@@ -1,9 +1,11 @@
 //! Starting a whole server in one call: a store, a member over it, a listener, and a way to stop.
 
+use std::convert::Infallible;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use quorate_node::{Block, CommandError, IndexPrefetch, Node, NodeOptions, Scratch};
 use quorate_protocol::ServerAddress;
@@ -28,6 +30,9 @@ pub(crate) const DEFAULT_OPLOG_BYTES: u64 = 990 * 1024 * 1024;
 
 /// The same for a member in memory, where an entry takes several times its size.
 const DEFAULT_MEMORY_OPLOG_BYTES: u64 = 64 * 1024 * 1024;
+
+/// How long a server that has stopped waits for its store to be closed. A client of this crate may hold the node longer.
+const MAX_CLOSING: Duration = Duration::from_secs(5);
 
 /// The compressors offered, best first.
 const COMPRESSORS: [&str; 3] = ["zstd", "snappy", "zlib"];
@@ -140,7 +145,12 @@ pub struct Running {
     requires_tls: bool,
     stop: Option<oneshot::Sender<()>>,
     task: JoinHandle<io::Result<()>>,
+    /// Ends when the store is closed. None if it is in memory.
+    closed: Option<Closed>,
 }
+
+/// Its sender goes with the store.
+type Closed = oneshot::Receiver<Infallible>;
 
 impl Server {
     /// Opens the data and serves on the listener until told to stop.
@@ -163,7 +173,8 @@ fn begin(listeners: Listeners, options: StartOptions) -> Result<Running, StartEr
     let address = listeners.main.local_addr().map_err(StartError::Listener)?;
     let addresses = listeners.addresses().map_err(StartError::Listener)?;
     let clock = Clock::new();
-    let server = tokio::task::block_in_place(|| open(address, &addresses, clock, options))?;
+    let (server, closed) =
+        tokio::task::block_in_place(|| open(address, &addresses, clock, options))?;
     let (node, cut, requires_tls) = (server.node(), server.cut(), server.requires_tls());
     let (stop, stopped) = oneshot::channel();
     let task = tokio::spawn(server.run(listeners, async {
@@ -172,7 +183,7 @@ fn begin(listeners: Listeners, options: StartOptions) -> Result<Running, StartEr
             std::future::pending::<()>().await;
         }
     }));
-    Ok(Running { address, node, cut, requires_tls, stop: Some(stop), task })
+    Ok(Running { address, node, cut, requires_tls, stop: Some(stop), task, closed })
 }
 
 fn open(
@@ -180,7 +191,7 @@ fn open(
     addresses: &[SocketAddr],
     clock: Clock,
     mut options: StartOptions,
-) -> Result<Server, StartError> {
+) -> Result<(Server, Option<Closed>), StartError> {
     keep_files_private();
     options.server.max_connections = Descriptors::claim().grant(options.server.max_connections);
     // Before the data: a bad file must not leave a directory behind.
@@ -192,26 +203,7 @@ fn open(
         return Err(StartError::MembersUnknown);
     }
     let files = FillableFiles::default();
-    let (store, directory): (Arc<dyn Store>, _) = match options.place {
-        Place::Memory => (Arc::new(ModelStore::new()), None),
-        Place::Directory(directory) => {
-            private_directory(&directory).map_err(|source| {
-                StartError::Open(OpenError::Io { path: directory.clone(), source })
-            })?;
-            let on_disk: Arc<dyn Files> = Arc::new(files.clone());
-            let store = DiskStore::open_on(on_disk, &directory, DiskOptions::default());
-            let store = store.map_err(not_opened)?;
-            if let Some(torn) = store.torn_tail() {
-                tracing::warn!(
-                    journal = %torn.journal.display(),
-                    offset = torn.offset,
-                    "the last record of the journal was not whole, as after a power failure; \
-                     it was cut off, and nothing that was synced is lost"
-                );
-            }
-            (Arc::new(store), Some(directory))
-        }
-    };
+    let Opened { store, directory, closed } = open_store(options.place, &files)?;
     let seed = match options.seed {
         Some(seed) => seed,
         None => getrandom::u64().map_err(StartError::Random)?,
@@ -245,7 +237,7 @@ fn open(
     let machine = Machine { clock, files };
     let Some(set_name) = options.replica_set else {
         return Server::prepare(node, machine, options.server, security, None)
-            .map(|server| server.watching(directory))
+            .map(|server| (server.watching(directory), closed))
             .map_err(StartError::Prepare);
     };
     let mut own_addresses: Vec<ServerAddress> = host.parse().into_iter().collect();
@@ -260,8 +252,37 @@ fn open(
         rollback_directory: directory.as_ref().map(|directory| directory.join("rollback")),
     };
     Server::prepare(node, machine, options.server, security, Some(replica_set))
-        .map(|server| server.watching(directory))
+        .map(|server| (server.watching(directory), closed))
         .map_err(StartError::Prepare)
+}
+
+/// A store, and the directory that it is in.
+struct Opened {
+    store: Arc<dyn Store>,
+    directory: Option<PathBuf>,
+    closed: Option<Closed>,
+}
+
+fn open_store(place: Place, files: &FillableFiles) -> Result<Opened, StartError> {
+    let Place::Directory(directory) = place else {
+        return Ok(Opened { store: Arc::new(ModelStore::new()), directory: None, closed: None });
+    };
+    private_directory(&directory)
+        .map_err(|source| StartError::Open(OpenError::Io { path: directory.clone(), source }))?;
+    let on_disk: Arc<dyn Files> = Arc::new(files.clone());
+    let store = DiskStore::open_on(on_disk, &directory, DiskOptions::default());
+    let mut store = store.map_err(not_opened)?;
+    if let Some(torn) = store.torn_tail() {
+        tracing::warn!(
+            journal = %torn.journal.display(),
+            offset = torn.offset,
+            "the last record of the journal was not whole, as after a power failure; \
+             it was cut off, and nothing that was synced is lost"
+        );
+    }
+    let (open, closed) = oneshot::channel();
+    store.drop_at_close(open);
+    Ok(Opened { store: Arc::new(store), directory: Some(directory), closed: Some(closed) })
 }
 
 /// An engine that the system failed is not a damaged one.
@@ -315,7 +336,7 @@ impl Running {
         self.requires_tls
     }
 
-    /// Asks it to hand over and stop, and waits until it has.
+    /// Asks it to hand over and stop, and waits until it has, and until its directory is free.
     ///
     /// # Errors
     ///
@@ -325,7 +346,16 @@ impl Running {
             // Ignore send errors: the server has ended already.
             let _ = stop.send(());
         }
-        self.ended().await
+        let ended = self.ended().await;
+        let Self { node, closed, .. } = self;
+        drop(node);
+        // Tasks and threads that were told to end keep the store open for a moment.
+        if let Some(closed) = closed
+            && tokio::time::timeout(MAX_CLOSING, closed).await.is_err()
+        {
+            tracing::warn!("the data is still in use after the server has ended");
+        }
+        ended
     }
 
     /// Waits until it ends by itself: a client ended it, or it failed. Once it has, there is nothing

@@ -11,6 +11,7 @@
 mod background;
 mod opening;
 
+use std::any::Any;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::path::Path;
@@ -32,7 +33,7 @@ use crate::store::{
     KeyspaceId, LogEnd, LogTotals, Operation, ReadError, ReplayPoint, Scan, Snapshot, Store,
     StoreStatistics, SyncError, check_keyspace_name,
 };
-use crate::trees::{MAX_MEMTABLES, Tree, TreeContext, Writing};
+use crate::trees::{MAX_MEMTABLES, Snapshots, Tree, TreeContext, Writing};
 use crate::walk::{ScanWalk, Walk};
 
 /// Operations from which on a batch looks up the memtables of its trees once.
@@ -65,8 +66,10 @@ pub struct DiskStore {
     /// Ends its threads when the store goes.
     _background: Background,
     torn_tail: Option<TornTail>,
-    /// Last, so that the lock outlives the background threads.
+    /// Behind those, so that the lock outlives the background threads.
     directory: DataDirectory,
+    /// Dropped when the directory is free.
+    at_close: Option<Box<dyn Any + Send + Sync>>,
 }
 
 /// What the store has in common with its background threads.
@@ -119,19 +122,9 @@ impl DiskStore {
         self.directory.path()
     }
 
-    /// The bytes its files take on disk, those that are reserved included.
-    pub fn disk_bytes(&self) -> Result<u64, ReadError> {
-        let published = self.shared.published();
-        let (keyspaces, segments) =
-            (Arc::clone(&published.keyspaces), Arc::clone(&published.segments));
-        drop(published);
-        let mut bytes: u64 =
-            keyspaces.values().filter_map(tree_of).map(|tree| tree.disk_bytes()).sum();
-        for segment in segments.iter() {
-            let length = segment.open().and_then(|file| file.length());
-            bytes += length.map_err(|error| ReadError::Engine(Box::new(error)))?;
-        }
-        Ok(bytes)
+    /// Drops a value when the store is closed and its directory is free for another.
+    pub fn drop_at_close(&mut self, value: impl Send + Sync + 'static) {
+        self.at_close = Some(Box::new(value));
     }
 
     /// The end of the journal that a crash left unfinished, if one was cut off by the opening.
@@ -169,6 +162,11 @@ impl Shared {
     fn oldest_snapshot(&self) -> u64 {
         let published = self.published();
         published.snapshots.keys().next().copied().unwrap_or(published.visible)
+    }
+
+    fn snapshots(&self) -> Snapshots {
+        let published = self.published();
+        Snapshots { below: published.snapshots.keys().copied().collect(), next: published.visible }
     }
 
     /// The keyspace of this name and kind, made if it does not exist.
@@ -549,7 +547,12 @@ impl Store for DiskStore {
 
     fn statistics(&self) -> StoreStatistics {
         let group = &self.shared.group;
-        StoreStatistics { commits: group.last_committed().as_u64(), syncs: group.syncs() }
+        StoreStatistics {
+            commits: group.last_committed().as_u64(),
+            syncs: group.syncs(),
+            journal_bytes: self.shared.journal.disk_bytes(),
+            table_bytes: self.shared.trees().iter().map(|tree| tree.disk_bytes()).sum(),
+        }
     }
 
     fn verify(&self) -> Result<Vec<Damage>, ReadError> {

@@ -17,7 +17,8 @@ use std::cmp::Ordering;
 use std::ops::Bound;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
-use crate::store::Bytes;
+use crate::store::{Bytes, KeyRange};
+use crate::table_walk::is_before;
 
 /// Versions in a chunk, at most.
 const CHUNK: usize = 64;
@@ -307,10 +308,10 @@ impl Memtable {
         Some(Place { chunk: Arc::clone(&content.chunks[place].chunk), at })
     }
 
-    /// The last key in front of here that has a version below a sequence, and the newest of these.
-    pub(crate) fn last(&self, end: &Bound<Vec<u8>>, below: u64) -> Option<(Bytes, Option<Bytes>)> {
+    /// The last key of a range that has a version below a sequence, and the newest of these.
+    pub(crate) fn last(&self, range: &KeyRange, below: u64) -> Option<(Bytes, Option<Bytes>)> {
         let content = self.content();
-        let target = match end {
+        let target = match &range.end {
             Bound::Included(key) => Some(Target::new(key, 0)),
             Bound::Excluded(key) => Some(Target::new(key, u64::MAX)),
             Bound::Unbounded => None,
@@ -336,6 +337,8 @@ impl Memtable {
             let version = &content.chunks[place].chunk.versions[at];
             match found {
                 Some(found) if found.key != version.key => break,
+                // A writer waits meanwhile: a memtable may be full of versions that are not shown.
+                _ if is_before(&version.key, &range.start) => break,
                 _ if version.sequence < below => found = Some(version),
                 _ => {}
             }
@@ -374,7 +377,7 @@ mod tests {
 
     use super::*;
     use crate::merge_walk::MemoryWalk;
-    use crate::store::KeyRange;
+    use crate::table_walk::is_behind;
 
     /// The same as a map.
     type Model = BTreeMap<Key, Option<Vec<u8>>>;
@@ -474,19 +477,20 @@ mod tests {
                     }
                     prop_assert!(place.is_none());
                 }
-                for end in [Bound::Included(key.clone()), Bound::Excluded(key.clone()), Bound::Unbounded] {
+                let other = all[looked_for / 2 % all.len()].0.0.clone();
+                let starts = [Bound::Included(other.clone()), Bound::Excluded(other), Bound::Unbounded];
+                let ends = [Bound::Included(key.clone()), Bound::Excluded(key.clone()), Bound::Unbounded];
+                let ranges = starts.iter().flat_map(|start| ends.iter().map(move |end| (start, end)));
+                for (start, end) in ranges {
+                    let range = KeyRange { start: start.clone(), end: end.clone() };
                     let mut expected: BTreeMap<_, _> = BTreeMap::new();
                     for ((found, sequence), value) in &model {
-                        let is_before = match &end {
-                            Bound::Included(end) => found <= end,
-                            Bound::Excluded(end) => found < end,
-                            Bound::Unbounded => true,
-                        };
-                        if is_before && sequence.0 < below {
+                        let is_within = !is_before(found, start) && !is_behind(found, end);
+                        if is_within && sequence.0 < below {
                             expected.entry(found.clone()).or_insert_with(|| value.clone());
                         }
                     }
-                    let last = memtable.last(&end, below);
+                    let last = memtable.last(&range, below);
                     let last = last.map(|(key, value)| (key.to_vec(), value.map(|value| value.to_vec())));
                     prop_assert_eq!(last, expected.pop_last());
                 }

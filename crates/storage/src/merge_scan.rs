@@ -10,7 +10,6 @@ use std::sync::Arc;
 use crate::memtable::Memtable;
 use crate::merge_walk::MemoryWalk;
 use crate::store::{Bytes, Direction, KeyRange, ReadError, Scan};
-use crate::table_walk::is_before;
 
 /// A pair of a memtable. There is no value if the key was removed.
 type Pair = (Bytes, Option<Bytes>);
@@ -117,10 +116,7 @@ impl MemoryScan {
                 walk.version().map(|version| (version.key.clone(), version.value.clone()))
             }
             Self::Backward(memtable, range, below) => {
-                let (key, value) = memtable.last(&range.end, *below)?;
-                if is_before(&key, &range.start) {
-                    return None;
-                }
+                let (key, value) = memtable.last(range, *below)?;
                 range.end = Bound::Excluded(key.to_vec());
                 Some((key, value))
             }

@@ -381,7 +381,8 @@ impl Store for ModelStore {
     }
 
     fn statistics(&self) -> StoreStatistics {
-        StoreStatistics { commits: self.group.last_committed().as_u64(), syncs: self.group.syncs() }
+        let (commits, syncs) = (self.group.last_committed().as_u64(), self.group.syncs());
+        StoreStatistics { commits, syncs, ..StoreStatistics::default() }
     }
 
     fn verify(&self) -> Result<Vec<Damage>, ReadError> {

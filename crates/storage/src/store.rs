@@ -542,13 +542,18 @@ fn successor_of_prefix(prefix: &[u8]) -> Option<Vec<u8>> {
     Some(successor)
 }
 
-/// Counts since the store was opened.
+/// Counts since the store was opened, and what it takes on disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct StoreStatistics {
     /// Batches committed.
     pub commits: u64,
     /// Times the log was forced to disk on behalf of `sync_through`.
     pub syncs: u64,
+    /// What the files of the journal take on disk: the history, what is reserved for the next records, and the file that
+    /// is kept to be written over. 0 in memory.
+    pub journal_bytes: u64,
+    /// What the tables take on disk. 0 in memory.
+    pub table_bytes: u64,
 }
 
 /// A keyspace could not be created or dropped.

@@ -141,12 +141,41 @@ struct Memory {
     flushed: Vec<(Arc<Memtable>, u64)>,
 }
 
+/// The snapshots that there are.
+pub(crate) struct Snapshots {
+    /// The sequences below which they show everything, in their order.
+    pub(crate) below: Vec<u64>,
+    /// The same of those to come, at least.
+    pub(crate) next: u64,
+}
+
+impl Snapshots {
+    /// No snapshot sees a state before this sequence.
+    pub(crate) fn oldest(&self) -> u64 {
+        self.below.first().copied().unwrap_or(self.next)
+    }
+
+    /// Whether one shows a version from this sequence on, and may not see the tables of another sequence.
+    fn is_between(&self, oldest: u64, until: u64) -> bool {
+        let first = self.below.partition_point(|&below| below <= oldest);
+        self.next < until || self.below.get(first).is_some_and(|&below| below < until)
+    }
+}
+
 impl Memory {
     /// The memtables that a snapshot reads, the newest first.
     fn shown(&self, below: u64) -> impl Iterator<Item = &Arc<Memtable>> {
         let flushed = self.flushed.iter().rev().filter(move |(_, until)| below < *until);
         let flushed = flushed.map(|(memtable, _)| memtable);
         [&self.active].into_iter().chain(&self.sealed).chain(flushed)
+    }
+
+    /// Drops the flushed memtables that no snapshot reads. A snapshot that is older than all of a memtable's versions does not
+    /// keep it: otherwise one that lives long would keep in memory all that is written meanwhile.
+    fn forget_flushed(&mut self, snapshots: &Snapshots) {
+        self.flushed.retain(|(memtable, until)| {
+            memtable.oldest().is_some_and(|oldest| snapshots.is_between(oldest, *until))
+        });
     }
 }
 
@@ -209,6 +238,11 @@ impl Tree {
             // The version has a sequence below this one.
             *newest = Newest { version, since: self.sequences.get() };
         }
+    }
+
+    /// The memtables that were flushed and that snapshots keep.
+    pub(crate) fn count_flushed(&self) -> usize {
+        self.memory().flushed.len()
     }
 
     /// Whether a memtable was sealed and could not be flushed.

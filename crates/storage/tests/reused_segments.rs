@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
 use quorate_storage::{
-    Batch, Direction, DiskOptions, DiskStore, Fate, Files, KeyRange, KeyspaceId, SimulatedFiles,
-    Store,
+    Batch, CommitError, Direction, DiskOptions, DiskStore, Fate, Files, KeyRange, KeyspaceId,
+    OpenError, SimulatedFiles, Store,
 };
 
 const SEGMENT_BYTES: u32 = 4096;
@@ -224,6 +224,94 @@ fn damage_to_the_header_of_a_reused_segment_is_refused() {
     assert!(refused().unwrap().to_string().contains("is damaged"));
     files.damage(&path, |bytes| *bytes = old);
     assert_eq!(refused().map(|error| error.to_string()), None);
+}
+
+/// The disk has room for a manifest and for tables, and for no segment. Memtables are flushed all the same, so that a segment
+/// becomes free to be written over.
+#[test]
+fn a_store_on_a_full_disk_goes_on_in_its_own_segments() {
+    const LARGE: DiskOptions = DiskOptions { segment_bytes: 256 * 1024, ..SMALL };
+    let directory = tempfile::tempdir().unwrap();
+    let files = SimulatedFiles::new();
+    let store = DiskStore::open_on(Arc::new(files.clone()), directory.path(), LARGE).unwrap();
+    keyspace(&store);
+    wait_for("no segment is prepared", || (segments(&files).len() == 2).then_some(()));
+    files.limit_room(Some(u64::from(LARGE.segment_bytes) / 2));
+    for number in 0..100 {
+        wait_for("the store has stopped", || {
+            let mut batch = Batch::new();
+            batch.insert(keyspace(&store), &u64::to_be_bytes(number), vec![7; 10_000]);
+            match store.commit(batch) {
+                Ok(_) => Some(()),
+                Err(CommitError::DiskFull) => None,
+                Err(error) => panic!("{error}"),
+            }
+        });
+    }
+    assert_eq!(pairs(&store).len(), 100);
+}
+
+/// A file that is kept to be written over, and one that is prepared, take room on the disk as well.
+#[test]
+fn all_files_of_the_journal_count_as_used() {
+    let directory = tempfile::tempdir().unwrap();
+    let files = SimulatedFiles::new();
+    let store = open(&files, directory.path());
+    let mut next = 0;
+    wait_for("no segment is used again", || {
+        put(&store, next, vec![7; 200]);
+        next += 1;
+        reused(&files)
+    });
+    let journal = |path: &PathBuf| path.parent().is_some_and(|parent| parent.ends_with("journal"));
+    let length = |path: PathBuf| files.open(&path).and_then(|file| file.length()).unwrap_or(0);
+    wait_for("not all files count", || {
+        let used: u64 = files.paths().into_iter().filter(journal).map(length).sum();
+        assert!(used >= 2 * u64::from(SEGMENT_BYTES));
+        (store.statistics().journal_bytes == used).then_some(())
+    });
+}
+
+/// The first segment that the manifest needs.
+fn first_segment(files: &SimulatedFiles, directory: &Path) -> PathBuf {
+    let mut number = [0; 8];
+    files.open(&directory.join("MANIFEST")).unwrap().read_at(&mut number, 16).unwrap();
+    directory.join(format!("journal/{:016x}.seg", u64::from_le_bytes(number)))
+}
+
+/// Neither a store that goes on in its first segment nor one that passes over it would say that something is gone.
+#[test]
+fn the_first_segment_that_is_needed_is_missed() {
+    let (directory, files, _) = one_record_over_others();
+    let directory = directory.path();
+    let first = first_segment(&files, directory);
+    assert!(number_of(&first) > 1);
+    let open = |files: SimulatedFiles| DiskStore::open_on(Arc::new(files), directory, SMALL).err();
+    let without = files.survivor(|| Fate::Kept);
+    without.remove(&first).unwrap();
+    let error = open(without).unwrap();
+    assert!(
+        matches!(&error, OpenError::MissingSegment { segment } if *segment == first),
+        "{error}"
+    );
+    // All that the journal is said to begin with.
+    let emptied = files.survivor(|| Fate::Kept);
+    for (path, _) in segments(&emptied) {
+        emptied.remove(&path).unwrap();
+    }
+    let error = open(emptied).unwrap();
+    assert!(matches!(error, OpenError::MissingSegment { .. }), "{error}");
+    let headless = files.survivor(|| Fate::Kept);
+    for (path, _) in segments(&headless).into_iter().filter(|(path, _)| *path > first) {
+        headless.remove(&path).unwrap();
+    }
+    headless.damage(&first, |bytes| bytes.fill(0));
+    let error = open(headless).unwrap();
+    assert!(
+        matches!(&error, OpenError::DamagedJournal { journal, offset: 0 } if *journal == first)
+            || matches!(error, OpenError::MissingSegment { .. }),
+        "{error}"
+    );
 }
 
 /// A snapshot that reads a segment keeps it from being written over.

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use bson::{Bson, Document, doc};
 use quorate_storage::key::RecordId;
-use quorate_storage::{Bytes, Direction, KeyRange};
+use quorate_storage::{Bytes, Direction, KeyRange, StoreStatistics};
 use quorate_wire::to_bson_date_time;
 
 use super::common::reply;
@@ -31,7 +31,6 @@ pub(super) fn server_status(request: &Request<'_>, _: Command) -> Result<Outcome
     let uptime = now.monotonic.since(started.monotonic);
     let CursorStatistics { open, pinned, no_timeout, timed_out, opened } =
         request.node.cursors().statistics();
-    let store = request.node.store_statistics();
     let (current, created) = request.node.operations().connections();
     let available = request.node.options().max_connections as i64 - current;
     let connections = doc! {
@@ -74,9 +73,8 @@ pub(super) fn server_status(request: &Request<'_>, _: Command) -> Result<Outcome
         "metrics": metrics,
         "transactions": request.node.transaction_statistics(request.context.now),
         "changeStreams": request.node.change_stream_statistics()?,
-        "storageEngine": { "name": "lsm", "persistent": true, "supportsCommittedReads": true },
-        "journal": { "commits": store.commits as i64, "syncs": store.syncs as i64 },
     };
+    status.extend(store_sections(request.node.store_statistics()));
     status.extend(request.node.counters().sections());
     if let Some((memory, faults)) = process_figures() {
         status.insert("mem", memory);
@@ -91,6 +89,20 @@ pub(super) fn server_status(request: &Request<'_>, _: Command) -> Result<Outcome
     }
     status.insert("ok", 1.0);
     reply(&status)
+}
+
+/// What the store has done, and what it takes on disk.
+fn store_sections(store: StoreStatistics) -> Document {
+    doc! {
+        "storageEngine": {
+            "name": "lsm", "persistent": true, "supportsCommittedReads": true,
+            "diskBytes": (store.journal_bytes + store.table_bytes) as i64,
+        },
+        "journal": {
+            "commits": store.commits as i64, "syncs": store.syncs as i64,
+            "diskBytes": store.journal_bytes as i64,
+        },
+    }
 }
 
 /// What runs, by what it does. Nothing queues here but writers, for each other, for moments.

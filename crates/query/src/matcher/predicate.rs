@@ -308,6 +308,8 @@ mod tests {
             Bson::Double(f64::NAN),
             Bson::String(String::new()),
             Bson::String("a".to_owned()),
+            Bson::String("ab".to_owned()),
+            Bson::String("b".to_owned()),
             Bson::String("b\u{e4}".to_owned()),
             Bson::Symbol("a".to_owned()),
             Bson::MaxKey,

@@ -45,6 +45,8 @@ impl TestServer {
 
     /// Ends the server as a signal would, and waits for it.
     pub(crate) async fn stop(self) {
+        // The server waits until its data is not in use any more.
+        drop(self.node);
         self.running.stop().await.unwrap();
     }
 }

@@ -126,6 +126,12 @@ enum Failure {
     Other,
 }
 
+impl Failure {
+    fn worse(self, other: Self) -> Self {
+        if let Self::Full = self { other } else { self }
+    }
+}
+
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Self {
         if journal::is_full(&error) { Self::Full } else { Self::Other }
@@ -222,8 +228,16 @@ impl Shared {
         }
         // Writers may have to wait from here on, until the flush is done.
         self.judge();
-        self.journal.prepare()?;
-        self.journal.write_summaries()?;
+        let prepared = self.journal.prepare().map_err(Failure::from);
+        self.journal.write_summaries();
+        // On a disk without room for a segment there may be some for a table, and what is given back makes more.
+        let flushed = self.flush_trees(is_quiet);
+        let given_back = self.drop_segments();
+        let failures = [prepared, flushed, given_back].into_iter().filter_map(Result::err);
+        failures.reduce(Failure::worse).map_or(Ok(()), Err)
+    }
+
+    fn flush_trees(&self, is_quiet: bool) -> Result<(), Failure> {
         let far_back = self.far_back();
         let mut memtable_bytes = self.context.options.memtable_bytes;
         if is_quiet {
@@ -245,8 +259,12 @@ impl Shared {
                 self.flush_sealed(&tree, None)?;
             }
             drop(flushing);
+            // The snapshots that kept a memtable may have gone.
+            if tree.count_flushed() > 0 {
+                self.show_tables(&tree)?;
+            }
         }
-        self.drop_segments()
+        Ok(())
     }
 
     /// Puts pairs into a tree by tables of their own, at a sequence that no commit has.
@@ -355,7 +373,12 @@ impl Shared {
         published.visible = published.visible.max(self.context.sequences.get());
         drop(published);
         drop(commit);
-        Ok(tree.forget_older(self.oldest_snapshot())?)
+        tree.forget_older(&self.snapshots())?;
+        if tree.count_flushed() > 0 {
+            // Dropping a snapshot wakes no thread, so the flushing thread looks again after a while.
+            self.work.watch();
+        }
+        Ok(())
     }
 
     /// Records up to this sequence are too far back to be in memory only.
@@ -458,4 +481,68 @@ impl Shared {
 
 fn segment_after(segment: &journal::segment::Segment) -> u64 {
     segment.after
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::{Batch, KeyspaceId, Store};
+    use crate::{DiskOptions, DiskStore};
+
+    fn store() -> (tempfile::TempDir, DiskStore, KeyspaceId) {
+        let directory = tempfile::tempdir().unwrap();
+        let store = DiskStore::open(directory.path(), DiskOptions::default()).unwrap();
+        let keyspace = store.create_keyspace("k").unwrap();
+        (directory, store, keyspace)
+    }
+
+    fn put(store: &DiskStore, keyspace: KeyspaceId, key: u8, value: u8) {
+        let mut batch = Batch::new();
+        batch.insert(keyspace, &[key], vec![value]);
+        store.commit(batch).unwrap();
+    }
+
+    fn tree(store: &DiskStore) -> Arc<Tree> {
+        store.shared.trees().remove(0)
+    }
+
+    fn flush(store: &DiskStore) {
+        store.shared.flush_now(&tree(store), None).unwrap();
+    }
+
+    /// A cursor may live for minutes, in which much is written. What it reads of a memtable is in the first one alone.
+    #[test]
+    fn a_snapshot_keeps_no_memtable_that_was_begun_after_it() {
+        let (_directory, store, keyspace) = store();
+        put(&store, keyspace, 0, 1);
+        let old = store.snapshot();
+        for round in 1..20 {
+            put(&store, keyspace, 0, round);
+            put(&store, keyspace, round, round);
+            let recent = store.snapshot();
+            flush(&store);
+            assert_eq!(recent.get(keyspace, &[round]).unwrap().as_deref(), Some(&[round][..]));
+            // That of the old snapshot, and that of the recent one.
+            assert!(tree(&store).count_flushed() <= 2, "round {round}");
+            assert_eq!(old.get(keyspace, &[0]).unwrap().as_deref(), Some(&[1][..]));
+            assert_eq!(old.get(keyspace, &[round]).unwrap(), None);
+        }
+    }
+
+    #[test]
+    fn a_flushed_memtable_goes_after_its_last_snapshot_though_nothing_is_written() {
+        let (_directory, store, keyspace) = store();
+        put(&store, keyspace, 0, 1);
+        let old = store.snapshot();
+        flush(&store);
+        assert_eq!(tree(&store).count_flushed(), 1);
+        let watches = || store.shared.work.watches.load(Ordering::Acquire);
+        assert!(watches(), "the flushing thread looks again");
+        let is_quiet = true;
+        assert!(store.shared.flush_round(is_quiet).is_ok());
+        assert!(watches() && tree(&store).count_flushed() == 1, "the snapshot is still there");
+        drop(old);
+        assert!(store.shared.flush_round(is_quiet).is_ok());
+        assert_eq!(tree(&store).count_flushed(), 0);
+    }
 }

@@ -84,7 +84,7 @@ impl DiskStore {
         let background = Background::start(&shared).map_err(failed)?;
         // The next segment is prepared, and what a crash left behind is given back.
         shared.work.wake();
-        Ok(Self { shared, _background: background, torn_tail, directory })
+        Ok(Self { shared, _background: background, torn_tail, directory, at_close: None })
     }
 }
 

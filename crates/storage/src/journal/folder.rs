@@ -87,6 +87,13 @@ impl Folder {
         Ok(made)
     }
 
+    /// What its files take on disk, whatever they are for. One that is removed meanwhile does not count.
+    pub(crate) fn disk_bytes(&self) -> u64 {
+        let length = |name: String| self.files.open(&self.path.join(name))?.length();
+        let names = self.files.list(&self.path).unwrap_or_default();
+        names.into_iter().filter_map(|name| length(name).ok()).sum()
+    }
+
     /// Takes the file that is kept if it is large enough.
     fn take(&self, size: u32) -> Option<(u64, u32)> {
         let mut free = self.free();

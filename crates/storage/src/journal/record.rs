@@ -210,6 +210,15 @@ pub(crate) enum Found<'r> {
 impl<'r> Record<'r> {
     /// Reads the record at the beginning of these bytes of a segment.
     pub(crate) fn read(bytes: &'r [u8], salt: Salt) -> Found<'r> {
+        Self::read_with(bytes, salt, crc32c::crc32c)
+    }
+
+    /// The same. `checksum_of` gives the CRC-32C of the body.
+    pub(crate) fn read_with(
+        bytes: &'r [u8],
+        salt: Salt,
+        checksum_of: impl FnOnce(&'r [u8]) -> u32,
+    ) -> Found<'r> {
         let Some((header, rest)) = bytes.split_first_chunk::<RECORD_HEADER>() else {
             let zero = bytes.iter().all(|&byte| byte == 0);
             return if zero { Found::End } else { Found::Torn };
@@ -229,7 +238,7 @@ impl<'r> Record<'r> {
         let Some(body) = rest.get(..length) else { return Found::Torn };
         let sequence = u64::from(field(8)) | u64::from(field(12)) << 32;
         let synced = field(16);
-        if length > MAX_BODY || checksum(crc32c::crc32c(body), sequence, synced, salt) != field(4) {
+        if length > MAX_BODY || checksum(checksum_of(body), sequence, synced, salt) != field(4) {
             return Found::Torn;
         }
         let length = (RECORD_HEADER + length).next_multiple_of(ALIGNMENT);

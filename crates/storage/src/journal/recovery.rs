@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use crate::files::read_all;
 use crate::format::OpenError;
+use crate::journal::checksums::Checksums;
 use crate::journal::folder::Folder;
 use crate::journal::log::{Last, LogState};
 use crate::journal::record::{ALIGNMENT, Found, Operation, RECORD_HEADER, Record, Salt};
@@ -20,6 +21,9 @@ use crate::store::LogTotals;
 
 /// Sequences rise by small steps. Bytes that only look like a record give themselves away by this.
 const MAX_SEQUENCE_STEP: u64 = 1 << 32;
+
+/// The number of the first segment of a store.
+const FIRST_SEGMENT: u64 = 1;
 
 /// The end of the journal that a crash left unfinished, and that was cut off.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,6 +62,7 @@ pub(crate) struct Recovery<'r> {
 impl Recovery<'_> {
     pub(crate) fn run(mut self) -> Result<Recovered, OpenError> {
         let (headers, unused) = self.headers()?;
+        self.check_reached(&headers, &unused)?;
         let mut segments: Vec<Arc<Segment>> = Vec::new();
         let (mut sequence, mut torn) = (headers.first().map_or(0, |first| first.after), None);
         for (place, header) in headers.iter().enumerate() {
@@ -84,7 +89,7 @@ impl Recovery<'_> {
             self.remove_unused(number, sequence)?;
         }
         let next = Header {
-            number: headers.last().map_or(1, |last| last.number + 1),
+            number: headers.last().map_or(FIRST_SEGMENT, |last| last.number + 1),
             after: sequence,
             previous_end: segments.last().map_or(0, |last| u64::from(last.end())),
             is_salted: true,
@@ -109,6 +114,10 @@ impl Recovery<'_> {
             }
         }
         numbers.sort_unstable();
+        let first = self.first_segment.max(FIRST_SEGMENT);
+        if numbers.first().is_some_and(|&number| number != first) {
+            return Err(OpenError::MissingSegment { segment: segment_path(directory, first) });
+        }
         let (mut headers, mut unused): (Vec<Header>, _) = (Vec::new(), Vec::new());
         for (place, &number) in numbers.iter().enumerate() {
             if place > 0 && numbers[place - 1] + 1 != number {
@@ -130,6 +139,18 @@ impl Recovery<'_> {
             files.remove(&path).map_err(|source| self.io(source))?;
         }
         Ok((headers, unused))
+    }
+
+    /// The manifest names only segments whose headers are on the disk.
+    fn check_reached(&self, headers: &[Header], unused: &[u64]) -> Result<(), OpenError> {
+        let reached = self.first_segment.max(self.replay_from);
+        match headers.last().map_or(0, |newest| newest.number) {
+            newest if newest >= reached => Ok(()),
+            _ if unused.contains(&reached) => Err(self.damaged(reached, 0)),
+            _ => {
+                Err(OpenError::MissingSegment { segment: segment_path(&self.folder.path, reached) })
+            }
+        }
     }
 
     fn header(&self, number: u64) -> Result<Option<Header>, OpenError> {
@@ -288,16 +309,34 @@ fn behind(bytes: &[u8], end: usize, sequence: u64, salt: Salt) -> Behind {
     };
     let first = (end + 1).next_multiple_of(ALIGNMENT).max(SEGMENT_HEADER as usize);
     let mut behind = Behind::Nothing;
+    let mut checksums = None;
     for place in (first..bytes.len()).step_by(ALIGNMENT) {
         let record = &bytes[place..];
         if !plausible(record) {
             continue;
         }
-        match Record::read(record, salt) {
+        let checksums = checksums.get_or_insert_with(|| Checksums::new(bytes));
+        let body = place + RECORD_HEADER;
+        match Record::read_with(record, salt, |found| checksums.of(body..body + found.len())) {
             Found::Whole(found) if found.synced as usize > end => return Behind::Promised,
             Found::Whole(_) => behind = Behind::Unpromised,
             Found::End | Found::Torn => {}
         }
     }
     behind
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A file that is written over holds what clients stored before. A document of one number again and again, which is a
+    /// length and a sequence at each place, must not keep a member from starting.
+    #[test]
+    fn bytes_that_look_like_long_records_everywhere_are_passed_over_at_once() {
+        const LENGTH: u64 = 16 << 20;
+        let bytes = LENGTH.to_le_bytes().repeat(2 * LENGTH as usize / ALIGNMENT);
+        let found = behind(&bytes, SEGMENT_HEADER as usize, 1, Salt::of(7, 1));
+        assert_eq!(found, Behind::Nothing);
+    }
 }

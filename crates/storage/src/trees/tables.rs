@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use lsm_tree::compaction::{Leveled, MoveDown};
 use lsm_tree::{AbstractTree, InternalValue, SeqNo, Slice, Table, ValueType};
 
-use super::{Tree, close_to_others};
+use super::{Snapshots, Tree, close_to_others};
 use crate::memtable::{Memtable, Version};
 use crate::store::{Bytes, KeyRange};
 use crate::table_walk::{Span, is_before, is_behind};
@@ -139,9 +139,9 @@ impl Tree {
 
     /// Forgets tables and memtables that no snapshot reads any more: a flush or a merge, which cannot know that its outcome is
     /// shown, keeps those before it.
-    pub(crate) fn forget_older(&self, oldest_snapshot: u64) -> Result<(), lsm_tree::Error> {
-        self.change_memory().flushed.retain(|(_, until)| oldest_snapshot < *until);
-        self.tree.get_version_history_lock().maintenance(&self.path, oldest_snapshot)
+    pub(crate) fn forget_older(&self, snapshots: &Snapshots) -> Result<(), lsm_tree::Error> {
+        self.change_memory().forget_flushed(snapshots);
+        self.tree.get_version_history_lock().maintenance(&self.path, snapshots.oldest())
     }
 
     /// Moves the tables of the first level down if none overlaps with another. The engine by itself looks only at the first
