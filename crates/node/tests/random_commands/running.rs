@@ -315,16 +315,16 @@ impl Run {
         write.changes_many() && known.is_some_and(|known| known.least.is_some())
     }
 
-    /// Whether a write names its documents, and no open transaction has made another one of them.
-    fn finds_all(&self, collection: usize, write: &Write) -> bool {
+    /// Whether a write names its documents and changes each of them that an open transaction holds: it does not wait for
+    /// one that it leaves as it is, and passes over one that the transaction has made.
+    fn waits_for_all(&self, collection: usize, write: &Write, effects: &Effects) -> bool {
         let Some(named) = write.named() else { return false };
-        let known = self.model.collections.get(&collection);
-        let is_made = |id: &i32| {
+        let is_held = |id: &i32| {
             let mut open = self.sessions.iter().filter_map(|session| session.open.as_ref());
             open.any(|open| open.modified.contains(&(collection, *id)))
-                && !known.is_some_and(|known| known.documents.contains_key(id))
         };
-        !named.iter().any(is_made)
+        let is_changed = |id: &i32| effects.modified.contains(&(collection, *id));
+        named.iter().filter(|id| is_held(id)).all(is_changed)
     }
 
     fn write(&mut self, collection: usize, write: &Write, session: Option<usize>) -> Verdict {
@@ -340,7 +340,7 @@ impl Run {
             return self.skip();
         }
         let held = self.is_held(&effects, None);
-        let is_clear = write.is_about_one() || self.finds_all(collection, write);
+        let is_clear = write.is_about_one() || self.waits_for_all(collection, write, &effects);
         if held && (!is_clear || self.holder().is_none()) {
             return self.skip();
         }
