@@ -225,6 +225,11 @@ fn names_the_time(rules: &Document) -> bool {
 }
 
 impl Collection {
+    /// The index of `_id`; a view has none, nor has a collection without it.
+    pub(crate) fn id_index(&self) -> Option<&Arc<Index>> {
+        self.indexes.iter().find(|index| index.is_id())
+    }
+
     /// Refuses a view, for commands about what is stored.
     pub(crate) fn refuse_view(&self) -> Result<(), CommandError> {
         match self.view {

@@ -185,7 +185,7 @@ impl View {
         collection: &Collection,
         document: &RawDocument,
     ) -> Result<Option<(RecordId, DocumentBytes)>, CommandError> {
-        let Some(index) = collection.indexes.iter().find(|index| index.is_id()) else {
+        let Some(index) = collection.id_index() else {
             return Ok(None);
         };
         let mut key = Vec::with_capacity(USUAL_KEY_BYTES);
@@ -368,7 +368,7 @@ mod tests {
         run(doc! { "insert": "c", "documents": [{ "_id": 1 }, { "_id": 2 }] });
         let (collection, before) = node.read(&Namespace::new("db", "c").unwrap());
         let collection = collection.unwrap();
-        let index = collection.indexes.iter().find(|index| index.is_id()).unwrap();
+        let index = collection.id_index().unwrap();
         let by_id = |view: &View, id: i32| {
             let found = view.by_id(&collection, &rawdoc! { "_id": id }).unwrap();
             found.map(|(record, document)| (record, document.get_i32("_id").unwrap()))

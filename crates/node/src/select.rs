@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bson::{Bson, Document, RawBsonRef, RawDocument};
 use quorate_query::matcher::{MatchDetails, Matcher};
 
-use crate::catalog::{Collection, Index};
+use crate::catalog::Collection;
 use crate::error::CommandError;
 use crate::finder::{Finder, Found, InterruptSlot, Matching};
 use crate::plan::{self, Access, Plan, Question};
@@ -87,21 +87,6 @@ impl Selection {
         Finder::new(self.view, self.collection, matching, plan, self.interrupt)
     }
 
-    pub(crate) fn id_index(&self) -> Option<&Arc<Index>> {
-        self.collection.indexes.iter().find(|index| index.is_id())
-    }
-
-    /// The document with this `_id`, which is all that the query asks for.
-    pub(crate) fn look_up(&self, id: &RawDocument) -> Result<Option<Found>, CommandError> {
-        if let Some(index) = self.id_index() {
-            index.count_use();
-        }
-        let found = self.view.by_id(&self.collection, id)?;
-        self.interrupt.note_look_up(found.is_some());
-        let details = MatchDetails::default();
-        Ok(found.map(|(record, document)| Found { record, document, details }))
-    }
-
     /// Runs the query.
     pub(crate) fn run(self) -> Result<FoundStream, CommandError> {
         let plan = self.plan()?;
@@ -145,6 +130,22 @@ pub(crate) fn is_plain_id(filter: &RawDocument) -> bool {
             | RawBsonRef::DateTime(_)
     );
     name.as_str() == "_id" && is_plain
+}
+
+/// The document with this `_id`, which is all that a query asks for. The collection has an index of `_id`.
+pub(crate) fn look_up(
+    collection: &Collection,
+    view: &View,
+    id: &RawDocument,
+    interrupt: &InterruptSlot,
+) -> Result<Option<Found>, CommandError> {
+    if let Some(index) = collection.id_index() {
+        index.count_use();
+    }
+    let found = view.by_id(collection, id)?;
+    interrupt.note_look_up(found.is_some());
+    let details = MatchDetails::default();
+    Ok(found.map(|(record, document)| Found { record, document, details }))
 }
 
 /// What is found after the first so many. An error is not skipped.

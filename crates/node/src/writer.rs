@@ -332,8 +332,7 @@ impl<'n> Writer<'n> {
             let known = known.as_mut().and_then(Iterator::next);
             if known.is_none() && only_key_of(index, document, &mut pending.key)? {
                 let entry = index_entry(index, &pending.key, record);
-                self.check_entry((collection, index), &entry.0, document, pending)?;
-                pending.entries.push(entry);
+                self.add_entry((collection, index), entry, document, pending)?;
                 continue;
             }
             let keys = known.map_or_else(|| index_keys_of(index, document), Ok)?;
@@ -342,35 +341,34 @@ impl<'n> Writer<'n> {
             }
             for key in &keys.keys {
                 let entry = index_entry(index, key, record);
-                self.check_entry((collection, index), &entry.0, document, pending)?;
-                pending.entries.push(entry);
+                self.add_entry((collection, index), entry, document, pending)?;
             }
         }
         self.advance_record(collection, record);
         Ok(Placed { record, entries: first..pending.entries.len(), multikey })
     }
 
-    /// Refuses a document whose entry in a unique index is taken.
-    fn check_entry(
+    /// Adds an entry of a document, unless the index is unique and has it already.
+    fn add_entry(
         &mut self,
         (collection, index): (&Collection, &Index),
-        entry: &Bytes,
+        (entry, value): (Bytes, Bytes),
         document: &RawDocument,
         pending: &mut PendingInserts,
     ) -> Result<(), CommandError> {
-        if !index.unique {
-            return Ok(());
+        if index.unique {
+            self.reserve(&entry)?;
+            let rises = self.raise_greatest(index, &entry)?;
+            // Entries of the log were checked by the primary that wrote them.
+            let is_free = rises || self.log_state.fits_exactly();
+            if !is_free
+                && (pending.has_unique(&entry) || self.view().unique_entry(&entry)?.is_some())
+            {
+                return Err(duplicate_key(collection, index, document));
+            }
         }
-        self.reserve(entry)?;
-        let rises = self.raise_greatest(index, entry)?;
-        // Entries of the log were checked by the primary that wrote them.
-        if rises || self.log_state.fits_exactly() {
-            return Ok(());
-        }
-        match pending.has_unique(entry) || self.view().unique_entry(entry)?.is_some() {
-            true => Err(duplicate_key(collection, index, document)),
-            false => Ok(()),
-        }
+        pending.entries.push((entry, value));
+        Ok(())
     }
 
     fn commit_inserts(

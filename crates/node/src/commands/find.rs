@@ -22,7 +22,7 @@ use crate::generic_arguments::is_generic;
 use crate::namespace::Namespace;
 use crate::plan::Access;
 use crate::records::DocumentBytes;
-use crate::select::{Selection, is_plain_id};
+use crate::select::{self, Selection, is_plain_id};
 use crate::tail::Tail;
 
 pub(super) fn find(request: &Request<'_>, command: Command) -> Result<Outcome, CommandError> {
@@ -103,13 +103,11 @@ fn look_up(
     id: &RawDocument,
 ) -> Result<Option<Outcome>, CommandError> {
     let (Some(collection), view) = request.read(namespace)? else { return Ok(None) };
-    let Some(index) = collection.indexes.iter().find(|index| index.is_id()) else {
+    if collection.id_index().is_none() {
         return Ok(None);
-    };
-    index.count_use();
-    let found = view.by_id(&collection, id)?;
-    request.interrupt.note_look_up(found.is_some());
-    let batch = CursorBatch::of_one(found.as_ref().map(|(_, document)| &**document));
+    }
+    let found = select::look_up(&collection, &view, id, &request.interrupt)?;
+    let batch = CursorBatch::of_one(found.as_ref().map(|found| &*found.document));
     request.node.counters().returned(batch.count);
     let (shown, time) = (namespace.full_name(), request.at_cluster_time());
     Ok(Some(Outcome::Reply(batch.into_reply(BatchName::First, 0, &shown, time)?.into())))

@@ -18,7 +18,7 @@ use crate::catalog::Collection;
 use crate::error::{CommandError, ErrorCode};
 use crate::finder::Found;
 use crate::plan::Plan;
-use crate::select::{FoundStream, Selection, is_plain_id};
+use crate::select::{FoundStream, Selection, is_plain_id, look_up};
 use crate::writer::Writer;
 
 /// Documents that are changed under one hold of the write lock.
@@ -88,7 +88,7 @@ impl<'q> Search<'q> {
         wanted: Wanted,
         upserts: bool,
     ) -> Result<Self, CommandError> {
-        let is_looked_up = selection.hint.is_none() && selection.id_index().is_some();
+        let is_looked_up = selection.hint.is_none() && selection.collection.id_index().is_some();
         let id = query.filter(|query| is_looked_up && is_plain_id(query));
         let plan = id.is_none().then(|| selection.plan()).transpose()?;
         let by_key = plan.as_ref().is_none_or(Plan::is_point);
@@ -119,7 +119,10 @@ impl<'q> Search<'q> {
         if let Some(id) = self.id {
             self.group.extend(match self.is_looked_up {
                 true => None,
-                false => self.selection.look_up(id)?,
+                false => {
+                    let Selection { collection, view, interrupt, .. } = &self.selection;
+                    look_up(collection, view, id, interrupt)?
+                }
             });
             self.is_looked_up = true;
             return Ok(());

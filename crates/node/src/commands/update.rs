@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bson::raw::cstr;
-use bson::{Bson, DateTime, Document, RawDocumentBuf, Timestamp, doc};
+use bson::{Bson, DateTime, Document, RawDocument, RawDocumentBuf, Timestamp, doc};
 use quorate_query::diff::ToldAs;
 use quorate_query::expression::Compiler;
 use quorate_query::matcher::Matcher;
@@ -27,7 +27,7 @@ use crate::fields::{Fields, check_known, to_raw};
 use crate::finder::Found;
 use crate::namespace::Namespace;
 use crate::repeated_fields::{self, rewrite};
-use crate::select::{Selection, is_plain_id};
+use crate::select::Selection;
 use crate::writer::{Telling, Writer, with_room_for};
 
 /// The fields of a statement.
@@ -64,7 +64,7 @@ pub(super) fn update(request: &Request<'_>, mut command: Command) -> Result<Outc
     let ordered = fields.boolean("ordered")?.unwrap_or(true);
     let concern = WriteConcern::parse(&command)?;
 
-    let read = |statement: &CommandBody| read_statement(request, &fields, statement);
+    let read = |statement| read_statement(request, &fields, statement);
     let ahead: Vec<_> = statements.iter().take(READ_AHEAD).map(read).collect();
     let mut ahead = ahead.into_iter();
     count_capped(request, &namespace)?;
@@ -122,10 +122,10 @@ impl Updated {
 }
 
 /// A statement of the command.
-struct Statement {
+struct Statement<'s> {
     parsed: ParsedUpdate,
-    /// The query as the client sent it, if it names one document by its `_id`.
-    query: Option<RawDocumentBuf>,
+    /// The query as the client sent it.
+    query: Option<&'s RawDocument>,
     multi: bool,
     upserts: bool,
     hint: Option<Bson>,
@@ -268,7 +268,7 @@ fn update_statement(
     request: &Request<'_>,
     writer: &mut Writer<'_>,
     (namespace, place): (&Namespace, usize),
-    statement: &Statement,
+    statement: &Statement<'_>,
 ) -> Result<Updated, CommandError> {
     loop {
         match try_update_statement(request, writer, (namespace, place), statement) {
@@ -287,7 +287,7 @@ fn try_update_statement(
     request: &Request<'_>,
     writer: &mut Writer<'_>,
     (namespace, place): (&Namespace, usize),
-    statement: &Statement,
+    statement: &Statement<'_>,
 ) -> Result<Updated, CommandError> {
     let Statement { parsed, query, multi, upserts, hint } = statement;
     let mut updated = Updated::default();
@@ -307,7 +307,7 @@ fn try_update_statement(
             )
         };
         let wanted = if *multi { Wanted::All } else { Wanted::One };
-        let search = Search::new(writer, selection, query.as_deref(), place, wanted, *upserts)?;
+        let search = Search::new(writer, selection, *query, place, wanted, *upserts)?;
         let mut steps = Steps::begin(writer, &collection, wanted);
         let result = steps.each(writer, &mut collection, search, |writer, collection, found| {
             let after = parsed.apply(found)?;
@@ -338,11 +338,11 @@ fn try_update_statement(
     Ok(updated)
 }
 
-fn read_statement(
+fn read_statement<'s>(
     request: &Request<'_>,
     command: &Fields<'_>,
-    statement: &CommandBody,
-) -> Result<Statement, CommandError> {
+    statement: &'s CommandBody,
+) -> Result<Statement<'s>, CommandError> {
     let fields = Fields::new(statement, "update.updates");
     check_collation(&fields)?;
     let missing = |name: &str| {
@@ -376,8 +376,8 @@ fn read_statement(
         ));
     }
     let (upserts, hint) = (fields.flag("upsert")?, fields.raw("hint").cloned());
-    let query = statement.get_raw_document("q").filter(|query| is_plain_id(query));
-    Ok(Statement { parsed, query: query.map(ToOwned::to_owned), multi, upserts, hint })
+    let query = statement.get_raw_document("q");
+    Ok(Statement { parsed, query, multi, upserts, hint })
 }
 
 /// What compiles the pipeline of a statement that brings constants (`c`): it sees them as variables beside those of the

@@ -580,7 +580,7 @@ impl Touched {
             self.collection = found.map(|found| (namespace.to_owned(), found));
         }
         let Some((_, collection)) = &self.collection else { return Ok(None) };
-        let Some(index) = collection.indexes.iter().find(|index| index.is_id()) else {
+        let Some(index) = collection.id_index() else {
             return Ok(None);
         };
         let shares_keys = collection.indexes.iter().any(|index| index.unique && !index.is_id());
