@@ -33,7 +33,7 @@ use crate::store::{
     KeyspaceId, LogEnd, LogTotals, Operation, ReadError, ReplayPoint, Scan, Snapshot, Store,
     StoreStatistics, SyncError, check_keyspace_name,
 };
-use crate::trees::{MAX_MEMTABLES, Snapshots, Tree, TreeContext, Writing};
+use crate::trees::{MAX_MEMTABLES, Snapshots, Stamp, Tree, TreeContext, Writing};
 use crate::walk::{ScanWalk, Walk};
 
 /// Operations from which on a batch looks up the memtables of its trees once.
@@ -108,6 +108,13 @@ struct Published {
     snapshots: BTreeMap<u64, usize>,
 }
 
+impl Published {
+    /// No snapshot, one to come included, sees a state before this sequence.
+    fn oldest_snapshot(&self) -> u64 {
+        self.snapshots.keys().next().copied().unwrap_or(self.visible)
+    }
+}
+
 type Keyspaces = BTreeMap<KeyspaceId, (String, Keyspace)>;
 
 #[derive(Clone)]
@@ -160,8 +167,7 @@ impl Shared {
 
     /// No snapshot sees a state before this sequence.
     fn oldest_snapshot(&self) -> u64 {
-        let published = self.published();
-        published.snapshots.keys().next().copied().unwrap_or(published.visible)
+        self.published().oldest_snapshot()
     }
 
     fn snapshots(&self) -> Snapshots {
@@ -249,7 +255,10 @@ impl Shared {
 
     fn commit(&self, batch: Batch) -> Result<CommitSequence, CommitError> {
         batch.check_keys()?;
-        let keyspaces = self.keyspaces();
+        let (keyspaces, shown) = {
+            let published = self.published();
+            (Arc::clone(&published.keyspaces), published.oldest_snapshot())
+        };
         self.check_kinds(&batch, &keyspaces)?;
         let mut record = Encoded::new(&batch).ok_or(CommitError::TooLarge)?;
         self.wait_for_flush()?;
@@ -280,7 +289,7 @@ impl Shared {
             self.group.fail();
             CommitError::Engine(Box::new(error))
         })?;
-        let applied = self.apply(&mut commit, batch, &keyspaces, at, sequence);
+        let applied = self.apply(&mut commit, batch, &keyspaces, at, Stamp { sequence, shown });
         let mut published = self.published();
         published.visible = sequence + 1;
         published.end = commit.writer.end();
@@ -360,29 +369,28 @@ impl Shared {
         batch: Batch,
         keyspaces: &Keyspaces,
         at: Location,
-        sequence: u64,
+        stamp: Stamp,
     ) -> Applied {
         let mut applied = Applied::default();
         let memtable_bytes = self.context.options.memtable_bytes;
         let is_long = batch.len() >= LONG_BATCH;
-        let writings =
-            if is_long { begin_writing(&batch, keyspaces, sequence) } else { Vec::new() };
+        let writings = if is_long { begin_writing(&batch, keyspaces, stamp) } else { Vec::new() };
         let writing = |id: KeyspaceId| writings.iter().find(|(known, _)| *known == id);
         for Operation { keyspace, change } in batch.operations {
-            let size = match (change, writing(keyspace), keyspaces.get(&keyspace)) {
-                (Change::Put(key, value), Some((_, tree)), _) => tree.insert(key, value, sequence),
-                (Change::Remove(key), Some((_, tree)), _) => tree.remove(key, sequence),
-                (Change::Put(key, value), None, Some((_, Keyspace::Tree(tree)))) => {
-                    tree.insert(key, value, sequence)
+            let (key, value) = match change {
+                Change::Put(key, value) => (key, Some(value)),
+                Change::Remove(key) => (key, None),
+                change => {
+                    if let Some((_, Keyspace::Log(log))) = keyspaces.get(&keyspace) {
+                        applied.changed_logs = true;
+                        commit.change_log(*log, &change, at);
+                    }
+                    continue;
                 }
-                (Change::Remove(key), None, Some((_, Keyspace::Tree(tree)))) => {
-                    tree.remove(key, sequence)
-                }
-                (change, _, Some((_, Keyspace::Log(log)))) => {
-                    applied.changed_logs = true;
-                    commit.change_log(*log, &change, at);
-                    0
-                }
+            };
+            let size = match (writing(keyspace), keyspaces.get(&keyspace)) {
+                (Some((_, writing)), _) => writing.put(key, value),
+                (None, Some((_, Keyspace::Tree(tree)))) => tree.put(key, value, stamp),
                 _ => 0,
             };
             applied.filled_tree |= size > memtable_bytes;
@@ -399,14 +407,14 @@ impl Shared {
 fn begin_writing<'k>(
     batch: &Batch,
     keyspaces: &'k Keyspaces,
-    sequence: u64,
+    stamp: Stamp,
 ) -> Vec<(KeyspaceId, Writing<'k>)> {
     let mut writings: Vec<(KeyspaceId, Writing<'k>)> = Vec::new();
     for Operation { keyspace, .. } in &batch.operations {
         if writings.iter().all(|(known, _)| known != keyspace)
             && let Some((_, Keyspace::Tree(tree))) = keyspaces.get(keyspace)
         {
-            writings.push((*keyspace, tree.begin_batch(sequence)));
+            writings.push((*keyspace, tree.begin_batch(stamp)));
         }
     }
     writings

@@ -10,6 +10,8 @@
 //! is looked for in the chunk of the one before it, and rising keys fill chunk after chunk. A search looks at the starts of
 //! keys, which lie side by side, and reads few keys themselves: that is what a list of nodes all over the memory cannot do.
 //!
+//! A key that is written again and again has few versions: one that no snapshot shows gives its place to a newer one.
+//!
 //! A reader that goes through many versions keeps the chunk that it is in. A writer copies a chunk that a reader keeps. Which
 //! memtables a tree has is `trees`'.
 
@@ -102,6 +104,14 @@ impl Head {
     }
 }
 
+impl Version {
+    /// How much memory it takes.
+    fn bytes(&self) -> u64 {
+        let value = self.value.as_ref().map_or(0, |value| value.len());
+        (self.key.len() + value + size_of::<Self>() + size_of::<Head>()) as u64
+    }
+}
+
 impl<'k> Target<'k> {
     fn new(key: &'k [u8], sequence: u64) -> Self {
         Self { head: Head::of(key), key, sequence }
@@ -141,6 +151,13 @@ impl Chunk {
         range.start
     }
 
+    /// The version of a key behind the one at this place, if every snapshot shows that one, or a newer one.
+    fn hidden_by(&self, at: usize, key: &Bytes, shown: u64) -> Option<&Version> {
+        let [newer, older, ..] = self.versions.get(at..)? else { return None };
+        let is_hidden = newer.sequence < shown && newer.key == *key && older.key == *key;
+        is_hidden.then_some(older)
+    }
+
     fn insert(&mut self, at: usize, version: Version) {
         self.heads.insert(at, Head::of(&version.key));
         self.versions.insert(at, version);
@@ -175,7 +192,8 @@ impl Content {
         }
     }
 
-    fn put(&mut self, version: Version) {
+    /// Adds a version. Every snapshot shows the sequences below `shown`.
+    fn put(&mut self, version: Version, shown: u64) {
         let target = Target::new(&version.key, version.sequence);
         let (place, kind) = (self.chunk_of(target), target.head.kind());
         let Some(headed) = self.chunks.get_mut(place) else {
@@ -187,7 +205,15 @@ impl Content {
         let is_same =
             |known: &Version| known.sequence == version.sequence && *known.key == *version.key;
         if headed.chunk.versions.get(at).is_some_and(is_same) {
-            Arc::make_mut(&mut headed.chunk).versions[at] = version;
+            let known = &mut Arc::make_mut(&mut headed.chunk).versions[at];
+            self.bytes -= known.bytes();
+            *known = version;
+            return;
+        }
+        if let Some(hidden) = headed.chunk.hidden_by(at, &version.key, shown) {
+            self.bytes -= hidden.bytes();
+            let versions = &mut Arc::make_mut(&mut headed.chunk).versions;
+            versions[at + 1] = std::mem::replace(&mut versions[at], version);
             return;
         }
         if headed.chunk.versions.len() < CHUNK {
@@ -197,7 +223,7 @@ impl Content {
         if at < CHUNK {
             let upper = Arc::make_mut(&mut headed.chunk).split();
             self.chunks.insert(place + 1, Headed::new(upper));
-            return self.put(version);
+            return self.put(version, shown);
         }
         // Keys that rise leave full chunks behind.
         self.last[kind] = place + 1;
@@ -233,15 +259,14 @@ impl Memtable {
         self.0.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a version. Returns how many bytes there are now.
-    pub(crate) fn put(&self, version: Version) -> u64 {
-        let value = version.value.as_ref().map_or(0, |value| value.len());
-        let bytes = version.key.len() + value + size_of::<Version>() + size_of::<Head>();
+    /// Adds a version. Every snapshot, those to come included, shows the sequences below `shown`. Returns how many bytes there
+    /// are now.
+    pub(crate) fn put(&self, version: Version, shown: u64) -> u64 {
         let mut content = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        content.bytes += bytes as u64;
+        content.bytes += version.bytes();
         content.oldest =
             Some(content.oldest.map_or(version.sequence, |oldest| oldest.min(version.sequence)));
-        content.put(version);
+        content.put(version, shown);
         content.bytes
     }
 
@@ -419,7 +444,7 @@ mod tests {
             let value = (!is_removed).then(|| number.to_be_bytes().to_vec());
             model.insert((key.clone(), Reverse(sequence)), value.clone());
             let (key, value) = (Bytes::from(key), value.map(Bytes::from));
-            memtable.put(Version { key, sequence, value });
+            memtable.put(Version { key, sequence, value }, 0);
         }
         (memtable, model)
     }
@@ -500,7 +525,7 @@ mod tests {
 
     fn put(memtable: &Memtable, key: u32, sequence: u64) {
         let (key, value) = (Bytes::from(&key.to_be_bytes()), Some(Bytes::from(b"v")));
-        memtable.put(Version { key, sequence, value });
+        memtable.put(Version { key, sequence, value }, 0);
     }
 
     /// A reader between two keys finds all that were there, though the chunk that it keeps is parted meanwhile.
@@ -541,6 +566,71 @@ mod tests {
             assert_eq!(*walk.version().unwrap().key, [0, 0, 0, 6]);
             assert!(!walk.advance());
         }
+    }
+
+    /// Writers of the same few keys, such as the rows of sessions, do not fill a memtable.
+    #[test]
+    fn a_key_that_is_written_again_and_again_keeps_two_versions() {
+        let memtable = Memtable::default();
+        let again = |sequence: u64, shown: u64| {
+            for key in [5_u32, 6] {
+                let (key, value) = (Bytes::from(&key.to_be_bytes()), Some(Bytes::from(b"v")));
+                memtable.put(Version { key, sequence, value }, shown);
+            }
+        };
+        again(1, 1);
+        again(2, 2);
+        let bytes = memtable.bytes();
+        (3..1_000).for_each(|sequence| again(sequence, sequence));
+        assert_eq!(memtable.versions().count(), 4);
+        assert_eq!(memtable.bytes(), bytes);
+        assert_eq!(memtable.oldest(), Some(1), "what is before it in the journal is needed");
+        // A snapshot of this moment keeps what it shows.
+        let below = 1_000;
+        (below..2_000).for_each(|sequence| again(sequence, below));
+        let shown = |below| memtable.place(Target::new(&5_u32.to_be_bytes(), below)).unwrap();
+        assert_eq!(shown(below).version().sequence, below - 1);
+        assert_eq!(shown(u64::MAX).version().sequence, 1_999);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn snapshots_show_the_same_whether_or_not_hidden_versions_are_kept(
+            order in orders(),
+            chances in proptest::collection::vec((0_u32..200, any::<bool>(), 0_u64..20), 1..900),
+        ) {
+            let (memtable, all, mut shown) = (Memtable::default(), Memtable::default(), 0);
+            for (number, &(chance, is_removed, back)) in chances.iter().enumerate() {
+                let sequence = 1 + number as u64;
+                shown = shown.max(sequence.saturating_sub(back));
+                let key = Bytes::from(key(order, number as u32, chance));
+                let value = (!is_removed).then(|| Bytes::from(&sequence.to_be_bytes()));
+                let version = Version { key, sequence, value };
+                all.put(version.clone(), 0);
+                memtable.put(version, shown);
+            }
+            prop_assert!(memtable.versions().count() <= all.versions().count());
+            prop_assert_eq!(memtable.bytes(), memtable.versions().map(|version| version.bytes()).sum::<u64>());
+            for below in (shown..=chances.len() as u64 + 1).step_by(3) {
+                let (mut few, mut many) = (
+                    MemoryWalk::new(Arc::new(copy(&memtable)), KeyRange::all(), below),
+                    MemoryWalk::new(Arc::new(copy(&all)), KeyRange::all(), below),
+                );
+                while many.advance() {
+                    prop_assert!(few.advance());
+                    prop_assert_eq!(parted(few.version().unwrap()), parted(many.version().unwrap()));
+                }
+                prop_assert!(!few.advance());
+            }
+        }
+    }
+
+    fn copy(memtable: &Memtable) -> Memtable {
+        let copy = Memtable::default();
+        memtable.versions().for_each(|version| drop(copy.put(version, 0)));
+        copy
     }
 
     /// Keys between a full chunk and the next one come to the front of that, each in its place.

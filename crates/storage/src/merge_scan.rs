@@ -134,11 +134,8 @@ mod tests {
     fn memtable(pairs: &[Put<'_>]) -> Arc<Memtable> {
         let memtable = Memtable::default();
         for &(key, sequence, value) in pairs {
-            memtable.put(Version {
-                key: Bytes::from(key),
-                sequence,
-                value: value.map(Bytes::from),
-            });
+            let (key, value) = (Bytes::from(key), value.map(Bytes::from));
+            memtable.put(Version { key, sequence, value }, 0);
         }
         Arc::new(memtable)
     }

@@ -180,20 +180,19 @@ impl Memory {
 }
 
 impl Tree {
-    pub(crate) fn insert(&self, key: Bytes, value: Bytes, sequence: u64) -> u64 {
-        self.emptied.fill(&key, sequence);
-        self.memory().active.put(Version { key, sequence, value: Some(value) })
-    }
-
-    pub(crate) fn remove(&self, key: Bytes, sequence: u64) -> u64 {
-        self.emptied.note_removed(&key);
-        self.memory().active.put(Version { key, sequence, value: None })
+    /// Puts a version into its memtable, the size of which it returns.
+    pub(crate) fn put(&self, key: Bytes, value: Option<Bytes>, stamp: Stamp) -> u64 {
+        match value {
+            Some(_) => self.emptied.fill(&key, stamp.sequence),
+            None => self.emptied.note_removed(&key),
+        }
+        self.memory().active.put(Version { key, sequence: stamp.sequence, value }, stamp.shown)
     }
 
     /// Begins to write what a batch has for it. The caller holds the commit lock until it is written.
-    pub(crate) fn begin_batch(&self, sequence: u64) -> Writing<'_> {
-        let fills = self.emptied.begin_filling(sequence);
-        Writing { tree: self, memtable: Arc::clone(&self.memory().active), fills }
+    pub(crate) fn begin_batch(&self, stamp: Stamp) -> Writing<'_> {
+        let fills = self.emptied.begin_filling(stamp.sequence);
+        Writing { tree: self, memtable: Arc::clone(&self.memory().active), fills, stamp }
     }
 
     fn memory(&self) -> RwLockReadGuard<'_, Memory> {
@@ -414,27 +413,33 @@ impl Tree {
     }
 }
 
+/// What the versions of a batch have in common.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Stamp {
+    pub(crate) sequence: u64,
+    /// Every snapshot, those to come included, shows the sequences below this.
+    pub(crate) shown: u64,
+}
+
 /// A batch on its way into the memtable of a tree.
 pub(crate) struct Writing<'t> {
     tree: &'t Tree,
     memtable: Arc<Memtable>,
     /// Whether a range is known to be empty that a key may be in.
     fills: bool,
+    stamp: Stamp,
 }
 
 impl Writing<'_> {
-    /// Returns the size of the memtable.
-    pub(crate) fn insert(&self, key: Bytes, value: Bytes, sequence: u64) -> u64 {
-        if self.fills {
-            self.tree.emptied.fill(&key, sequence);
+    /// Puts a version into the memtable, the size of which it returns.
+    pub(crate) fn put(&self, key: Bytes, value: Option<Bytes>) -> u64 {
+        let Stamp { sequence, shown } = self.stamp;
+        match value {
+            Some(_) if self.fills => self.tree.emptied.fill(&key, sequence),
+            Some(_) => {}
+            None => self.tree.emptied.note_removed(&key),
         }
-        self.memtable.put(Version { key, sequence, value: Some(value) })
-    }
-
-    /// Returns the size of the memtable.
-    pub(crate) fn remove(&self, key: Bytes, sequence: u64) -> u64 {
-        self.tree.emptied.note_removed(&key);
-        self.memtable.put(Version { key, sequence, value: None })
+        self.memtable.put(Version { key, sequence, value }, shown)
     }
 }
 

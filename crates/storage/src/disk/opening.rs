@@ -20,7 +20,7 @@ use crate::journal::segment::{Header, SEGMENT_HEADER, Segment};
 use crate::manifest::{Kind, Manifest};
 use crate::migration;
 use crate::store::{Bytes, Damage, KeyspaceId, ReadError};
-use crate::trees::{Tree, TreeContext};
+use crate::trees::{Stamp, Tree, TreeContext};
 
 const JOURNAL_DIRECTORY: &str = "journal";
 pub(crate) const TREES_DIRECTORY: &str = "trees";
@@ -132,12 +132,14 @@ fn recover(
         let Some(tree) = trees.get(keyspace).filter(|tree| sequence > tree.persisted) else {
             return;
         };
+        // There is no snapshot yet.
+        let stamp = Stamp { sequence, shown: sequence };
         match operation {
             Operation::Put { key, value, .. } => {
-                tree.insert(Bytes::from(*key), Bytes::from(*value), sequence);
+                tree.put(Bytes::from(*key), Some(Bytes::from(*value)), stamp);
             }
             Operation::Remove { key, .. } => {
-                tree.remove(Bytes::from(*key), sequence);
+                tree.put(Bytes::from(*key), None, stamp);
             }
             _ => {}
         }
