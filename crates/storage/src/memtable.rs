@@ -629,7 +629,9 @@ mod tests {
 
     fn copy(memtable: &Memtable) -> Memtable {
         let copy = Memtable::default();
-        memtable.versions().for_each(|version| drop(copy.put(version, 0)));
+        for version in memtable.versions() {
+            copy.put(version, 0);
+        }
         copy
     }
 

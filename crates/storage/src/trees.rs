@@ -40,7 +40,7 @@ const MAX_CACHED_FILES: usize = 256;
 pub(crate) const MAX_MEMTABLES: u64 = 4;
 
 /// Runs of the first level beyond which writers wait for the merge.
-const MAX_FIRST_LEVEL_RUNS: usize = 24;
+const MAX_FIRST_LEVEL_RUNS: usize = 32;
 
 /// What all trees share.
 #[derive(Clone)]
@@ -257,6 +257,11 @@ impl Tree {
     pub(crate) fn is_behind(&self, memtable_bytes: u64) -> bool {
         self.memory().active.bytes() > memtable_bytes * MAX_MEMTABLES
             || self.tree.l0_run_count() > MAX_FIRST_LEVEL_RUNS
+    }
+
+    #[cfg(test)]
+    pub(crate) fn first_level_runs(&self) -> usize {
+        self.tree.l0_run_count()
     }
 
     pub(crate) fn disk_bytes(&self) -> u64 {

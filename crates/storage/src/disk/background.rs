@@ -52,6 +52,8 @@ struct State {
     merges: BTreeSet<u32>,
     /// Merges that found the disk full.
     put_off: BTreeSet<u32>,
+    /// Whether nothing was committed for a while before the last flush, so that merges need not wait until they are worth it.
+    is_quiet: bool,
     /// The disk was full when a flush was tried last.
     full: bool,
 }
@@ -209,6 +211,12 @@ impl Shared {
             state.full = full;
             let put_off = std::mem::take(&mut state.put_off);
             state.merges.extend(put_off);
+            state.is_quiet = is_quiet;
+            if is_quiet {
+                let trees = self.trees();
+                let waiting = trees.iter().filter(|tree| tree.has_merge_put_off());
+                state.merges.extend(waiting.map(|tree| tree.number));
+            }
             drop(state);
             work.merge_wanted.notify_one();
             work.progressed.notify_all();
@@ -445,12 +453,12 @@ impl Shared {
         let work = &self.work;
         loop {
             let mut state = lock(&work.state);
-            let number = loop {
+            let (number, is_quiet) = loop {
                 if work.stops() {
                     return;
                 }
                 if let Some(number) = state.merges.pop_first() {
-                    break number;
+                    break (number, state.is_quiet);
                 }
                 state = work.merge_wanted.wait(state).unwrap_or_else(PoisonError::into_inner);
             };
@@ -458,8 +466,13 @@ impl Shared {
             let Some(tree) = self.trees().into_iter().find(|tree| tree.number == number) else {
                 continue;
             };
-            let merged = tree.compact(|| self.oldest_snapshot(), &work.stop).map_err(Failure::from);
+            let oldest_snapshot = || self.oldest_snapshot();
+            let merged = tree.compact(oldest_snapshot, is_quiet, &work.stop).map_err(Failure::from);
             let merged = self.show_tables(&tree).and(merged);
+            if tree.has_merge_put_off() && !is_quiet {
+                // It is done when commits cease.
+                work.watch();
+            }
             self.judge();
             // The lock also sees to it that no writer is between its look and its sleep.
             let mut state = lock(&work.state);
@@ -485,6 +498,8 @@ fn segment_after(segment: &journal::segment::Segment) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Instant;
+
     use super::*;
     use crate::store::{Batch, KeyspaceId, Store};
     use crate::{DiskOptions, DiskStore};
@@ -544,5 +559,36 @@ mod tests {
         drop(old);
         assert!(store.shared.flush_round(is_quiet).is_ok());
         assert_eq!(tree(&store).count_flushed(), 0);
+    }
+
+    fn first_level(store: &DiskStore) -> usize {
+        tree(store).first_level_runs()
+    }
+
+    /// What was not worth a merge among writers is merged when there are none.
+    #[test]
+    fn merges_that_were_put_off_are_done_when_commits_cease() {
+        let (_directory, store, keyspace) = store();
+        let mut batch = Batch::new();
+        for key in 0..=u8::MAX {
+            batch.insert(keyspace, &[key], vec![7; 1_000]);
+        }
+        store.commit(batch).unwrap();
+        flush(&store);
+        let deadline = Instant::now() + Duration::from_secs(60);
+        let wait_until = |is_so: &dyn Fn() -> bool| {
+            while !is_so() {
+                assert!(Instant::now() < deadline);
+                thread::yield_now();
+            }
+        };
+        wait_until(&|| first_level(&store) == 0);
+        for value in 0..4 {
+            put(&store, keyspace, 0, value);
+            put(&store, keyspace, u8::MAX, value);
+            flush(&store);
+        }
+        wait_until(&|| first_level(&store) == 0);
+        assert_eq!(store.snapshot().get(keyspace, &[0]).unwrap().as_deref(), Some(&[3][..]));
     }
 }

@@ -34,6 +34,17 @@ const FEW_OWNERS: usize = 16;
 const MOVED_TABLES: u64 = 64;
 const MOVED_BYTES: u64 = 4 * 1024 * 1024;
 
+/// Tables, and runs of them, that the first level has before it is merged with the next one.
+const MIN_TABLES: usize = 4;
+const MIN_RUNS: usize = 4;
+
+/// Runs and tables from which on it is merged in any case: a search looks at each run, and each table takes memory.
+const MAX_RUNS: usize = 12;
+const MAX_TABLES: usize = 64;
+
+/// A merge rewrites the next level: it waits until the first one has this part of its bytes.
+const PART_OF_NEXT: u64 = 2;
+
 impl Tree {
     /// Writes the sealed memtable to tables, but for keys of a range that nothing reads any more. The journal is synced through
     /// its records.
@@ -117,15 +128,16 @@ impl Tree {
         Ok(())
     }
 
-    /// Merges tables until there is nothing to merge.
+    /// Merges tables until there is nothing to merge, or nothing that is worth it while there are writers.
     pub(crate) fn compact(
         &self,
         oldest_snapshot: impl Fn() -> u64,
+        is_quiet: bool,
         stop: &AtomicBool,
     ) -> Result<(), lsm_tree::Error> {
         loop {
             let before = self.tree.current_version().id();
-            if !self.move_down(oldest_snapshot())? {
+            if !self.move_down(oldest_snapshot())? && (is_quiet || self.is_worth_merging()) {
                 self.tree.compact(Arc::new(Leveled::default()), oldest_snapshot())?;
             }
             close_to_others(&self.path)?;
@@ -135,6 +147,30 @@ impl Tree {
                 return Ok(());
             }
         }
+    }
+
+    /// Whether the engine may merge: it would merge the first level as soon as that has a few tables, however many it rewrites
+    /// for them. Keys in no order, such as those of many indexes, overlap with all of the next level.
+    fn is_worth_merging(&self) -> bool {
+        let version = self.tree.current_version();
+        let first = version.l0();
+        let (tables, runs) = (first.table_count(), first.run_count());
+        if tables < MIN_TABLES || runs >= MAX_RUNS || tables >= MAX_TABLES {
+            return true;
+        }
+        let next = version.iter_levels().skip(1).find(|level| !level.is_empty());
+        let range = first.aggregate_key_range();
+        let overlapping = next
+            .into_iter()
+            .flat_map(|level| level.iter())
+            .flat_map(|run| run.get_overlapping(&range));
+        let rewritten: u64 = overlapping.map(|table| table.metadata.file_size).sum();
+        runs >= MIN_RUNS && first.size() * PART_OF_NEXT >= rewritten
+    }
+
+    /// Whether a merge was put off that the engine would do.
+    pub(crate) fn has_merge_put_off(&self) -> bool {
+        self.tree.current_version().l0().table_count() >= MIN_TABLES
     }
 
     /// Forgets tables and memtables that no snapshot reads any more: a flush or a merge, which cannot know that its outcome is
@@ -262,5 +298,54 @@ impl<I: Iterator<Item = InternalValue>> Iterator for Flushed<'_, I> {
             self.last = Some(next);
             return Some(Ok(item));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::disk::DiskOptions;
+    use crate::trees::{Stamp, TreeContext};
+
+    /// Each merge of keys in no order rewrites the whole next level.
+    #[test]
+    fn small_runs_are_merged_with_a_large_level_when_they_are_many() {
+        let directory = tempfile::tempdir().unwrap();
+        let context = TreeContext::new(directory.path().to_owned(), DiskOptions::default());
+        let tree = context.open(1, "k").unwrap();
+        let add = |keys: &[u32], length: usize| {
+            let sequence = context.sequences.next();
+            for key in keys {
+                let (key, value) = (Bytes::from(&key.to_be_bytes()), Bytes::from(vec![7; length]));
+                tree.put(key, Some(value), Stamp { sequence, shown: sequence });
+            }
+            tree.seal();
+            tree.flush(sequence + 1, None).unwrap();
+        };
+        let merge = |is_quiet| {
+            tree.compact(|| context.sequences.get(), is_quiet, &AtomicBool::new(false)).unwrap();
+            tree.first_level_runs()
+        };
+        let all: Vec<u32> = (0..10_000).collect();
+        let ends = [all[0], all[all.len() - 1]];
+        add(&all, 50);
+        assert_eq!(merge(false), 0, "a first run is moved down");
+        for runs in 1..MAX_RUNS {
+            add(&ends, 1);
+            assert_eq!(merge(false), runs, "two keys are not worth ten thousand");
+        }
+        add(&ends, 1);
+        assert_eq!(merge(false), 0, "a search would look at each run");
+        for runs in 1..MIN_RUNS {
+            add(&all, 30);
+            assert_eq!(merge(false), runs);
+        }
+        add(&all, 30);
+        assert_eq!(merge(false), 0, "they have more than what they are merged with");
+        for _ in 0..MIN_RUNS {
+            add(&ends, 1);
+        }
+        assert_eq!(merge(false), MIN_RUNS);
+        assert_eq!(merge(true), 0, "no writer waits");
     }
 }
