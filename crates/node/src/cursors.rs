@@ -313,7 +313,7 @@ impl Cursors {
         self.opened += 1;
         let entry = Entry {
             namespace: cursor.namespace.clone(),
-            session: cursor.session.clone(),
+            session: cursor.session,
             transaction: cursor.transaction,
             owner: cursor.owner.clone(),
             no_timeout: cursor.no_timeout,
@@ -485,7 +485,7 @@ impl Cursors {
             Some(OpenStream {
                 id,
                 namespace: entry.namespace.clone(),
-                session: entry.session.clone(),
+                session: entry.session,
                 owner: entry.owner.clone(),
                 position: entry.position?,
                 in_use: entry.cursor.is_none(),
@@ -573,8 +573,8 @@ mod tests {
         let mut cursors = Cursors::new(1);
         let namespace = Namespace::new("db", "c").unwrap();
         let idle = cursors.add(cursor(1, None), at(0)).unwrap();
-        let session = SessionId::from_bytes(vec![1; 16]);
-        let kept = cursors.add(cursor(1, Some(session.clone())), at(0)).unwrap();
+        let session = SessionId::from_bytes([1; 16]);
+        let kept = cursors.add(cursor(1, Some(session)), at(0)).unwrap();
         cursors.expire(at(599));
         assert!(cursors.is_open_on(idle, &namespace));
         cursors.expire(at(600));
@@ -590,7 +590,7 @@ mod tests {
         let mut cursors = Cursors::new(1);
         let namespace = Namespace::new("db", "c").unwrap();
         let id = cursors.add(cursor(1, None), at(0)).unwrap();
-        let other = SessionId::from_bytes(vec![1; 16]);
+        let other = SessionId::from_bytes([1; 16]);
         let code = |result: Result<Cursor, CommandError>| result.err().unwrap().code.0;
         assert_eq!(code(cursors.check_out(id, &namespace, &asker(Some(&other)))), 50738);
         let taken = cursors.check_out(id, &namespace, &asker(None)).unwrap();

@@ -259,7 +259,7 @@ fn prepare<'a>(
     let session = SessionId::from_command(&command.body)?;
     if let Some(session) = &session {
         let owner = session_owner(node, &context.client);
-        node.sessions().refresh(session.clone(), owner, context.now.monotonic)?;
+        node.sessions().refresh(*session, owner, context.now.monotonic)?;
     }
     let numbered = transactions::enter(node, context, facts, command, session.as_ref())?;
     let (mut retryable, mut transaction, mut ends) = (None, None, None);

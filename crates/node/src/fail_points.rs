@@ -242,7 +242,7 @@ impl FailPoints {
         }
         self.times_entered += 1;
         if active.close_connection {
-            self.cut_off.insert(session.clone());
+            self.cut_off.insert(*session);
         }
         match active.code {
             None => Ok(()),
@@ -447,7 +447,7 @@ mod tests {
 
     #[test]
     fn transactional_writes_fail_before_or_after_their_commit() {
-        let session = SessionId::from_bytes(vec![1; 16]);
+        let session = SessionId::from_bytes([1; 16]);
         let mut points = FailPoints::default();
         let set = |points: &mut FailPoints, mode: Bson, data: Document| {
             let name = "onPrimaryTransactionalWrite";

@@ -39,11 +39,15 @@ impl Generator {
 
     /// A version 4 UUID as BSON carries it.
     pub(crate) fn uuid(&mut self) -> Binary {
-        let mut bytes = self.next_u64().to_be_bytes().to_vec();
-        bytes.extend(self.next_u64().to_be_bytes());
+        Binary { subtype: BinarySubtype::Uuid, bytes: self.uuid_bytes().to_vec() }
+    }
+
+    pub(crate) fn uuid_bytes(&mut self) -> [u8; 16] {
+        let (first, second) = (u128::from(self.next_u64()), u128::from(self.next_u64()));
+        let mut bytes = (first << 64 | second).to_be_bytes();
         bytes[6] = bytes[6] & 0x0F | 0x40;
         bytes[8] = bytes[8] & 0x3F | 0x80;
-        Binary { subtype: BinarySubtype::Uuid, bytes }
+        bytes
     }
 
     /// A positive number that fits the cursor ids of every driver.

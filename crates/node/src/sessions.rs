@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use bson::raw::{RawBinaryRef, cstr};
-use bson::{Binary, Bson, Document, RawBsonRef, RawDocumentBuf, spec::BinarySubtype};
+use bson::{Binary, Bson, Document, RawBsonRef, RawDocument, RawDocumentBuf, spec::BinarySubtype};
 use quorate_protocol::MonotonicTime;
 
 use crate::body::CommandBody;
@@ -27,23 +27,19 @@ pub(crate) const SESSION_TIMEOUT: Duration =
 const UUID_BYTES: usize = 16;
 
 /// The UUID of a session.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct SessionId(Vec<u8>);
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct SessionId([u8; UUID_BYTES]);
 
 impl SessionId {
-    pub(crate) fn from_bytes(bytes: Vec<u8>) -> Self {
+    pub(crate) fn from_bytes(bytes: [u8; UUID_BYTES]) -> Self {
         Self(bytes)
     }
 
     /// Reads the `lsid` of a command.
     pub(crate) fn from_command(body: &CommandBody) -> Result<Option<Self>, CommandError> {
         // Nearly every command has one: it is read where it is.
-        if let Some(lsid) = body.get_raw_document("lsid")
-            && let Ok(Some(RawBsonRef::Binary(id))) = lsid.get("id")
-            && id.subtype == BinarySubtype::Uuid
-            && id.bytes.len() == UUID_BYTES
-        {
-            return Ok(Some(Self(id.bytes.to_vec())));
+        if let Some(session) = body.get_raw_document("lsid").and_then(Self::from_raw) {
+            return Ok(Some(session));
         }
         match body.get("lsid") {
             None | Some(Bson::Null | Bson::Undefined) => Ok(None),
@@ -52,18 +48,36 @@ impl SessionId {
         }
     }
 
+    /// Reads `{id: <UUID>}`, if it is that.
+    fn from_raw(lsid: &RawDocument) -> Option<Self> {
+        match lsid.get("id") {
+            Ok(Some(RawBsonRef::Binary(id))) if id.subtype == BinarySubtype::Uuid => {
+                id.bytes.try_into().ok().map(Self)
+            }
+            _ => None,
+        }
+    }
+
+    /// Reads the `lsid` of an entry of the oplog.
+    pub(crate) fn from_entry(lsid: &RawDocument) -> Result<Self, CommandError> {
+        match Self::from_raw(lsid) {
+            Some(session) => Ok(session),
+            None => Self::from_lsid(&Document::try_from(lsid)?),
+        }
+    }
+
     /// Reads `{id: <UUID>}`.
     pub(crate) fn from_lsid(lsid: &Document) -> Result<Self, CommandError> {
         match lsid.get("id") {
-            Some(Bson::Binary(id))
-                if id.subtype == BinarySubtype::Uuid && id.bytes.len() == UUID_BYTES =>
-            {
-                Ok(Self(id.bytes.clone()))
+            Some(Bson::Binary(id)) => {
+                let bytes = id.bytes.as_slice().try_into().ok();
+                bytes.filter(|_| id.subtype == BinarySubtype::Uuid).map(Self).ok_or_else(|| {
+                    CommandError::new(
+                        ErrorCode::INVALID_UUID,
+                        "the id of a session must be a UUID of 16 bytes and subtype 4",
+                    )
+                })
             }
-            Some(Bson::Binary(_)) => Err(CommandError::new(
-                ErrorCode::INVALID_UUID,
-                "the id of a session must be a UUID of 16 bytes and subtype 4",
-            )),
             _ => Err(CommandError::new(
                 ErrorCode::MISSING_FIELD,
                 "BSON field 'lsid.id' is missing but a required field",
@@ -75,15 +89,15 @@ impl SessionId {
         &self.0
     }
 
-    pub(crate) fn to_raw_lsid(&self) -> RawDocumentBuf {
+    pub(crate) fn to_raw_lsid(self) -> RawDocumentBuf {
         let id = RawBinaryRef { subtype: BinarySubtype::Uuid, bytes: &self.0 };
         let mut lsid = RawDocumentBuf::new();
         lsid.append(cstr!("id"), id);
         lsid
     }
 
-    pub(crate) fn to_lsid(&self) -> Document {
-        let id = Binary { subtype: BinarySubtype::Uuid, bytes: self.0.clone() };
+    pub(crate) fn to_lsid(self) -> Document {
+        let id = Binary { subtype: BinarySubtype::Uuid, bytes: self.0.to_vec() };
         bson::doc! { "id": id }
     }
 }
@@ -138,7 +152,7 @@ impl Sessions {
         self.alive.retain(|session, known| {
             let is_ended = ends(session, known.owner.as_ref());
             if is_ended {
-                ended.insert(session.clone());
+                ended.insert(*session);
             }
             !is_ended
         });
@@ -151,7 +165,7 @@ impl Sessions {
         self.alive.retain(|session, known| {
             let lives = now.since(known.last_used) < SESSION_TIMEOUT;
             if !lives {
-                ended.insert(session.clone());
+                ended.insert(*session);
             }
             lives
         });
@@ -193,10 +207,10 @@ mod tests {
     #[test]
     fn a_session_lives_for_half_an_hour_after_its_last_use() {
         let mut sessions = Sessions::default();
-        let session = SessionId::from_bytes(vec![1; 16]);
+        let session = SessionId::from_bytes([1; 16]);
         let minute = |minutes: u64| MonotonicTime::from_millis(minutes * 60_000);
-        sessions.refresh(session.clone(), None, minute(0)).unwrap();
-        sessions.refresh(session.clone(), None, minute(20)).unwrap();
+        sessions.refresh(session, None, minute(0)).unwrap();
+        sessions.refresh(session, None, minute(20)).unwrap();
         sessions.expire(minute(49));
         assert!(sessions.is_alive(&session));
         sessions.expire(minute(50));
@@ -208,10 +222,10 @@ mod tests {
         let mut sessions = Sessions::default();
         let user =
             |name: &str| Some(LoggedIn { name: name.to_owned(), database: "admin".to_owned() });
-        let session = SessionId::from_bytes(vec![1; 16]);
+        let session = SessionId::from_bytes([1; 16]);
         let now = MonotonicTime::ZERO;
-        sessions.refresh(session.clone(), user("ada"), now).unwrap();
-        let refusal = sessions.refresh(session.clone(), user("bob"), now).unwrap_err();
+        sessions.refresh(session, user("ada"), now).unwrap();
+        let refusal = sessions.refresh(session, user("bob"), now).unwrap_err();
         assert_eq!(refusal.code, ErrorCode::UNAUTHORIZED);
         assert!(sessions.end(|_, owner| owner == user("bob").as_ref()).is_empty());
         assert_eq!(sessions.end(|_, owner| owner == user("ada").as_ref()), [session].into());

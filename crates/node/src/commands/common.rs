@@ -239,7 +239,7 @@ fn open(
     let shown = namespace.to_string();
     let mut cursor = Cursor {
         namespace,
-        session: request.session.clone(),
+        session: request.session,
         transaction: request.transaction.as_ref().map(|body| body.id),
         owner: session_owner(request.node, &request.context.client),
         stream,

@@ -17,9 +17,9 @@ const MAX_SESSIONS_PER_COMMAND: usize = 10_000;
 
 pub(super) fn start(request: &Request<'_>, _: Command) -> Result<Outcome, CommandError> {
     let now = request.context.now;
-    let id = request.node.write(now).generator().uuid();
-    let session = SessionId::from_bytes(id.bytes);
-    request.node.sessions().refresh(session.clone(), owner(request), now.monotonic)?;
+    let id = request.node.write(now).generator().uuid_bytes();
+    let session = SessionId::from_bytes(id);
+    request.node.sessions().refresh(session, owner(request), now.monotonic)?;
     reply(&doc! {
         "id": session.to_lsid(),
         "timeoutMinutes": SESSION_TIMEOUT_MINUTES as i32,

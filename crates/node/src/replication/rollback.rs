@@ -100,7 +100,7 @@ pub(super) fn statement_of(entry: &RawDocument) -> Result<Option<Statement>, Com
     let Some(statement) = find_field(entry, "stmtId").and_then(|field| field.int32()) else {
         return Ok(None);
     };
-    let session = SessionId::from_lsid(&Document::try_from(lsid)?)?;
+    let session = SessionId::from_entry(lsid)?;
     Ok(Some((RetryableWrite { session, number }, statement)))
 }
 

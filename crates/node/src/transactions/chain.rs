@@ -80,7 +80,7 @@ impl Writer<'_> {
         stage: &Stage,
     ) -> Result<OpTimeAndWallTime, CommandError> {
         let operations = &stage.operations;
-        let undo = self.undo_of(session, operations)?;
+        let undo = self.undo_of(Some(session), operations)?;
         let limit = self.node.replication().map_or(MAX_ENTRY_BYTES, |replication| {
             replication.transaction_entry_bytes.load(Ordering::Relaxed)
         });
@@ -150,13 +150,15 @@ impl Writer<'_> {
     /// session had.
     fn undo_of(
         &self,
-        session: &SessionId,
+        session: Option<&SessionId>,
         operations: &[Undoable],
     ) -> Result<RawDocumentBuf, CommandError> {
         let nothing = RawDocument::from_bytes(&EMPTY_DOCUMENT)?;
         let steps = operations.iter().map(|(_, undo)| undo.as_deref().unwrap_or(nothing));
         let mut row = document_with_array(b"transaction\0", steps)?;
-        if let Some(before) = self.session_row(session)? {
+        if let Some(session) = session
+            && let Some(before) = self.session_row(session)?
+        {
             let before = Binary { subtype: BinarySubtype::Generic, bytes: before.to_vec() };
             row.append(cstr!("session"), before);
         }
@@ -212,11 +214,11 @@ impl Writer<'_> {
         let mut batch = stage.overlay.to_batch();
         let undo = match session_of(&entry)? {
             Some((session, number)) => {
-                let undo = self.undo_of(&session, &stage.operations)?;
+                let undo = self.undo_of(Some(&session), &stage.operations)?;
                 self.put_session_row(&mut batch, &session, number, position);
                 undo
             }
-            None => self.undo_of(&SessionId::from_bytes(Vec::new()), &stage.operations)?,
+            None => self.undo_of(None, &stage.operations)?,
         };
         self.put_entry(&mut batch, entry, position, Some(&undo), None);
         if stage.keeps_images && !self.log_state.is_over_copy() {
@@ -294,7 +296,7 @@ impl Writer<'_> {
 /// The session and the number of an entry.
 pub(super) fn session_of(entry: &RawDocument) -> Result<Option<(SessionId, i64)>, CommandError> {
     let Some((lsid, number)) = session_in(entry) else { return Ok(None) };
-    Ok(Some((SessionId::from_lsid(&Document::try_from(lsid)?)?, number)))
+    Ok(Some((SessionId::from_entry(lsid)?, number)))
 }
 
 fn operations_of(

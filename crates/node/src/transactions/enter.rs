@@ -79,7 +79,7 @@ pub(crate) fn enter(
             return Err(invalid(format!("{} cannot be retried; leave txnNumber out", facts.name)));
         }
         None => {
-            return Ok(Numbered::Retryable(RetryableWrite { session: session.clone(), number }));
+            return Ok(Numbered::Retryable(RetryableWrite { session: *session, number }));
         }
         Some(true) => return Err(invalid("autocommit must be false wherever it is given")),
         Some(false) => {}
@@ -137,7 +137,7 @@ fn begin_or_proceed(
             let moment = past.unwrap_or_else(|| Arc::new(present));
             let body = Arc::new(Body {
                 id,
-                session: session.clone(),
+                session: *session,
                 number: arrival.number,
                 is_of_the_past,
                 read_concern: fields.document("readConcern")?.cloned().unwrap_or_default(),

@@ -70,9 +70,10 @@ impl Writer<'_> {
                 (None, Some((_, goes))) => *goes,
                 // Results whose session's row was at the end of the page before this one.
                 (None, None) => {
-                    let session = SessionId::from_bytes(key.get(..16).unwrap_or(&key).to_vec());
-                    let goes = SessionRow::of(self.view(), &session)?.is_none();
-                    current = Some((session, goes));
+                    let session = key.first_chunk().copied().map(SessionId::from_bytes);
+                    let row = session.map(|session| SessionRow::of(self.view(), &session));
+                    let goes = row.transpose()?.flatten().is_none();
+                    current = session.map(|session| (session, goes));
                     goes
                 }
             };

@@ -55,7 +55,7 @@ impl Writer<'_> {
         }
         // A copy: the store may have lent a part of a larger block.
         let row = row_of(&self.newest_view(), session)?.map(|row| Bytes::from(row.to_vec()));
-        self.node.known_rows().keep(session.clone(), row.clone());
+        self.node.known_rows().keep(*session, row.clone());
         Ok(row)
     }
 }
@@ -67,7 +67,7 @@ mod tests {
     #[test]
     fn the_rows_of_many_sessions_are_forgotten_together() {
         let mut known = KnownRows::default();
-        let key = |number: usize| SessionId::from_bytes(number.to_be_bytes().to_vec());
+        let key = |number: usize| SessionId::from_bytes((number as u128).to_be_bytes());
         (0..MAX_ROWS).for_each(|number| known.keep(key(number), None));
         known.keep(key(0), Some(Bytes::from(vec![1])));
         assert_eq!(known.0.len(), MAX_ROWS, "a known row takes no more room");

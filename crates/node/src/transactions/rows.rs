@@ -150,9 +150,7 @@ fn place_from(bytes: &[u8]) -> Option<OpTimeAndWallTime> {
 /// The session of a row, if the row is about its number.
 pub(super) fn session_of(key: &Bytes) -> Option<SessionId> {
     match key.split_last() {
-        Some((&NUMBER_ROW, session)) if session.len() == 16 => {
-            Some(SessionId::from_bytes(session.to_vec()))
-        }
+        Some((&NUMBER_ROW, session)) => session.try_into().ok().map(SessionId::from_bytes),
         _ => None,
     }
 }

@@ -106,7 +106,7 @@ impl Writer<'_> {
     /// Learns what a repetition of this write did while the lock was free.
     pub(crate) fn look_for_repetition(&mut self) -> Result<(), CommandError> {
         let Some(retry) = &self.retry else { return Ok(()) };
-        let write = RetryableWrite { session: retry.session.clone(), number: retry.number };
+        let write = RetryableWrite { session: retry.session, number: retry.number };
         let known = self.known_results(&write, self.session_row(&write.session)?)?;
         if let Some(retry) = &mut self.retry {
             (retry.announced, retry.done, retry.last) = (known.announced, known.done, known.last);
@@ -397,7 +397,7 @@ fn known_retry(write: &RetryableWrite, row: Option<&[u8]>) -> Result<Retry, Comm
     let same = known.filter(|row| row.number == *number);
     let in_row = row.filter(|_| same.is_some()).and_then(SessionRow::result_in);
     Ok(Retry {
-        session: session.clone(),
+        session: *session,
         number: *number,
         announced: same.is_some(),
         done: BTreeMap::new(),
