@@ -412,6 +412,15 @@ impl Node {
         lock(&self.fail_points).machine()
     }
 
+    /// Sees to it that all commits before the call survive the end of the process.
+    ///
+    /// # Errors
+    ///
+    /// If the disk failed, now or earlier. The store takes no more writes then.
+    pub fn write_out(&self) -> Result<(), CommandError> {
+        Ok(self.store.write_out()?)
+    }
+
     /// Blocks until a commit would survive a crash.
     ///
     /// # Errors

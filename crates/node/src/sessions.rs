@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use bson::raw::{RawBinaryRef, cstr};
+use bson::raw::cstr;
 use bson::{Binary, Bson, Document, RawBsonRef, RawDocument, RawDocumentBuf, spec::BinarySubtype};
 use quorate_protocol::MonotonicTime;
 
@@ -24,7 +24,10 @@ pub(crate) const SESSION_TIMEOUT: Duration =
     Duration::from_secs(SESSION_TIMEOUT_MINUTES as u64 * 60);
 
 /// Bytes of a UUID.
-const UUID_BYTES: usize = 16;
+pub(crate) const UUID_BYTES: usize = 16;
+
+/// Bytes of `{id: <UUID>}`: its length, the type, name, length and subtype of the field, the UUID and the end.
+const LSID_BYTES: usize = 4 + 1 + 3 + 4 + 1 + UUID_BYTES + 1;
 
 /// The UUID of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -89,10 +92,19 @@ impl SessionId {
         &self.0
     }
 
-    pub(crate) fn to_raw_lsid(self) -> RawDocumentBuf {
-        let id = RawBinaryRef { subtype: BinarySubtype::Uuid, bytes: &self.0 };
-        let mut lsid = RawDocumentBuf::new();
-        lsid.append(cstr!("id"), id);
+    /// Adds the `lsid` to an entry of the oplog.
+    pub(crate) fn append_to(self, entry: &mut RawDocumentBuf) {
+        if let Ok(lsid) = RawDocument::from_bytes(&self.to_raw_lsid()) {
+            entry.append(cstr!("lsid"), lsid);
+        }
+    }
+
+    /// `{id: <UUID>}` as BSON.
+    fn to_raw_lsid(self) -> [u8; LSID_BYTES] {
+        const HEAD: [u8; 13] = *b"\x1E\0\0\0\x05id\0\x10\0\0\0\x04";
+        let mut lsid = [0; LSID_BYTES];
+        lsid[..HEAD.len()].copy_from_slice(&HEAD);
+        lsid[HEAD.len()..][..UUID_BYTES].copy_from_slice(&self.0);
         lsid
     }
 
@@ -197,6 +209,8 @@ mod tests {
         let uuid = Binary { subtype: BinarySubtype::Uuid, bytes: vec![7; 16] };
         let session = SessionId::from_lsid(&doc! {"id": uuid}).unwrap();
         assert_eq!(SessionId::from_lsid(&session.to_lsid()).unwrap(), session);
+        let raw = RawDocumentBuf::from_bytes(session.to_raw_lsid().to_vec()).unwrap();
+        assert_eq!(Document::try_from(raw).unwrap(), session.to_lsid());
         let short = Binary { subtype: BinarySubtype::Uuid, bytes: vec![7; 15] };
         let error = SessionId::from_lsid(&doc! {"id": short}).unwrap_err();
         assert_eq!(error.code, ErrorCode::INVALID_UUID);

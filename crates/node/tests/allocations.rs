@@ -1,7 +1,7 @@
 //! How often a member asks for memory: counts that do not depend on the machine.
 //!
 //! Only the thread that runs the command is counted. The bounds are a little above what it takes today
-//! (59, 12, 31 and 163; 55, 243 and 105 for scans, 8 for a hello), so that a change that adds much to it is seen.
+//! (55, 4, 29 and 141, 68 and 10 in a session; 55, 243 and 105 for scans, 8 for a hello), so that a change that adds much to it is seen.
 
 #![allow(clippy::unwrap_used, reason = "a panic is this test's report")]
 
@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use bson::{RawDocumentBuf, rawdoc};
 use quorate_node::{Command, Context, Node, NodeOptions, Outcome};
-use quorate_protocol::{MemberState, Term};
+use quorate_protocol::{MemberState, OpTime, Term};
 use quorate_replication::NoopReason;
 use quorate_storage::{DiskOptions, DiskStore};
 use quorate_test_support::CountingAllocator;
@@ -26,6 +26,9 @@ const MOST_FOR_INSERT: u64 = 56;
 
 /// The same of one entry of such an insert, of many that a secondary applies together.
 const MOST_FOR_APPLIED_ENTRY: u64 = 6;
+
+/// The same of an insert and of an applied entry in a session, as drivers send them.
+const MOST_IN_SESSION: [u64; 2] = [70, 11];
 
 /// The same of reading one document by its `_id`.
 const MOST_FOR_POINT_READ: u64 = 30;
@@ -74,6 +77,19 @@ fn insert(node: &Node, context: &Context, number: u64) {
     run(node, context, command().unwrap());
 }
 
+/// An insert as drivers send it: in a session, and with a number by which a repetition is known.
+fn insert_in_session(node: &Node, context: &Context, number: u64) {
+    let uuid = bson::Binary::from(bson::Uuid::from_bytes([(number % 16) as u8; 16]));
+    let body = rawdoc! {
+        "insert": "c", "lsid": { "id": uuid }, "txnNumber": number as i64,
+        "writeConcern": { "w": 1 }, "$db": "db",
+    };
+    let id = format!("s{:x}", number.wrapping_mul(0x9E37_79B9_7F4A_7C15));
+    let document = rawdoc! { "_id": id, "text": "x".repeat(150) };
+    let command = || Command::from_raw(&body, vec![("documents".to_owned(), vec![document])]);
+    run(node, context, command().unwrap());
+}
+
 fn find(node: &Node, context: &Context, number: u64) {
     let id = format!("{:x}", number.wrapping_mul(0x9E37_79B9_7F4A_7C15));
     let body = rawdoc! { "find": "c", "filter": { "_id": id }, "limit": 1, "$db": "db" };
@@ -105,17 +121,31 @@ fn commands_ask_for_memory_no_more_often_than_they_did() {
     let read = each(|number| find(&primary, &context, number));
 
     let secondary = member(&directory.path().join("secondary"), MemberState::Secondary);
-    let mut entries = primary.read_oplog(Bound::Unbounded, usize::MAX, usize::MAX).unwrap().entries;
-    let measured: Vec<RawDocumentBuf> = entries.split_off(entries.len() - ROUNDS as usize);
-    let last = secondary.apply(Default::default(), entries, now()).unwrap();
-    let before = CountingAllocator::count();
-    secondary.apply(last.op_time, measured, now()).unwrap();
-    let applied = (CountingAllocator::count() - before) / ROUNDS;
+    let mut position = OpTime::default();
+    let mut apply_last = || {
+        let from = match position == OpTime::default() {
+            true => Bound::Unbounded,
+            false => Bound::Excluded(position.timestamp),
+        };
+        let mut entries = primary.read_oplog(from, usize::MAX, usize::MAX).unwrap().entries;
+        let measured: Vec<RawDocumentBuf> = entries.split_off(entries.len() - ROUNDS as usize);
+        let last = secondary.apply(position, entries, now()).unwrap();
+        let before = CountingAllocator::count();
+        position = secondary.apply(last.op_time, measured, now()).unwrap().op_time;
+        (CountingAllocator::count() - before) / ROUNDS
+    };
+    let applied = apply_last();
+    let inserted_in_session = each(|number| insert_in_session(&primary, &context, number));
+    let applied_in_session = apply_last();
 
     let updated = each(|number| update(&primary, &context, number));
     println!("allocations: {inserted} for an insert, {applied} for an entry, {read} for a read");
+    println!("allocations in a session: {inserted_in_session} and {applied_in_session}");
     println!("allocations: {updated} for an update");
     assert!(updated <= MOST_FOR_UPDATE, "{updated} allocations for an update");
+    let in_session = [inserted_in_session, applied_in_session];
+    assert!(in_session[0] <= MOST_IN_SESSION[0], "{in_session:?} allocations in a session");
+    assert!(in_session[1] <= MOST_IN_SESSION[1], "{in_session:?} allocations in a session");
     assert!(inserted <= MOST_FOR_INSERT, "{inserted} allocations for an insert");
     assert!(applied <= MOST_FOR_APPLIED_ENTRY, "{applied} allocations for an applied entry");
     assert!(read <= MOST_FOR_POINT_READ, "{read} allocations for a point read");

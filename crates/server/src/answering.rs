@@ -525,14 +525,21 @@ impl Connection {
         }
     }
 
-    /// The reply, once the writes that it reports are on disk. A write whose wait failed was applied all
-    /// the same: its reply carries the write concern error.
+    /// The reply, once the writes that it reports are on disk if the client waits for that, and in the journal's file
+    /// otherwise: they survive the end of this process. Other members answer for a write that they acknowledge. A write whose
+    /// wait failed was applied all the same: its reply carries the write concern error.
     async fn durable(
         &self,
         reply: Reply,
         admitted: &Admitted<'_>,
     ) -> Result<RawDocumentBuf, Ended> {
-        let Reply { mut body, durable: Some(sequence), .. } = reply else { return Ok(reply.body) };
+        let Reply { mut body, durable: Some(sequence), .. } = reply else {
+            if admitted.writes && admitted.write_concern.is_none() {
+                let node = &self.shared.node;
+                node.write_out().map_err(|error| node.completed(error, true))?;
+            }
+            return Ok(reply.body);
+        };
         match admitted.patience.wait(self.shared.durability.wait(sequence)).await {
             Ok(()) => Ok(body),
             Err(error) if admitted.writes && admitted.patience.is_over() => {

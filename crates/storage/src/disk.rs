@@ -345,6 +345,7 @@ impl Shared {
             _ => {}
         }
         let (segments, end) = (Arc::clone(&self.published().segments), commit.writer.end());
+        self.journal.write_out().map_err(|error| CommitError::Engine(Box::new(error)))?;
         let view = LogView { log, segments, state: state.clone(), end };
         let mut scan = view.scan(0, below, Direction::Backward);
         let last = match scan.next() {
@@ -500,6 +501,7 @@ impl Store for DiskStore {
         Arc::new(DiskSnapshot {
             moment: Arc::new(moment),
             end: published.end,
+            journal: Arc::clone(&self.shared.journal),
             logs: Arc::clone(&published.logs),
             segments: Arc::clone(&published.segments),
             keyspaces: Arc::clone(&published.keyspaces),
@@ -541,6 +543,16 @@ impl Store for DiskStore {
         self.shared.is_settled(point)
     }
 
+    fn write_out(&self) -> Result<(), SyncError> {
+        match self.shared.journal.write_out() {
+            Ok(_) => Ok(()),
+            Err(error) => {
+                self.shared.group.fail();
+                Err(SyncError::Failed(Arc::new(error)))
+            }
+        }
+    }
+
     fn sync_through(&self, sequence: CommitSequence) -> Result<(), SyncError> {
         self.shared.group.sync_through(sequence)
     }
@@ -564,6 +576,7 @@ impl Store for DiskStore {
     }
 
     fn verify(&self) -> Result<Vec<Damage>, ReadError> {
+        self.shared.journal.write_out().map_err(|error| ReadError::Engine(Box::new(error)))?;
         let published = self.shared.published();
         let (segments, end) = (Arc::clone(&published.segments), published.end);
         drop(published);
@@ -600,6 +613,7 @@ impl Drop for Moment {
 struct DiskSnapshot {
     moment: Arc<Moment>,
     end: Location,
+    journal: Arc<journal::Shared>,
     logs: Arc<BTreeMap<u32, LogState>>,
     segments: Arc<[Arc<Segment>]>,
     keyspaces: Arc<Keyspaces>,
@@ -612,6 +626,8 @@ impl DiskSnapshot {
 
     fn log(&self, log: u32) -> Result<LogView, ReadError> {
         let state = self.logs.get(&log).ok_or(ReadError::UnknownKeyspace)?.clone();
+        let written = self.journal.write_out_through(self.end);
+        written.map_err(|error| ReadError::Engine(Box::new(error)))?;
         Ok(LogView { log, segments: Arc::clone(&self.segments), state, end: self.end })
     }
 }

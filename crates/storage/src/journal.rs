@@ -1,5 +1,8 @@
 //! The journal: segments of records, appended by one writer at a time.
 //!
+//! Records gather in memory until a sync, a reader or a client that does not wait for a sync needs them in the file: one write
+//! to the file for a group of commits.
+//!
 //! Owns where a record goes and when a segment ends. Which sequence a record has and what it does to
 //! trees and logs is the store's. The layout is in `docs/storage-format.md`.
 
@@ -18,9 +21,17 @@ use folder::Folder;
 use record::Encoded;
 use segment::{Header, Location, SEGMENT_HEADER, Segment, Summary};
 
+/// Bytes of records that gather in memory before they are written to the file in any case.
+const MAX_GATHERED: usize = 256 * 1024;
+
+/// A record of this length is written to the file at once, without a copy.
+const LONG_RECORD: usize = 64 * 1024;
+
 /// What the writer, the thread that prepares segments and those that sync have in common.
 pub(crate) struct Shared {
     folder: Arc<Folder>,
+    /// Held by the thread that writes to the newest segment's file, with a buffer for it. Taken before `state`.
+    writing: Mutex<Vec<u8>>,
     state: Mutex<State>,
     /// Told when the next segment is no longer being made.
     made: Condvar,
@@ -30,7 +41,15 @@ struct State {
     /// The newest segment's file.
     newest: Arc<dyn FileHandle>,
     /// Where the journal ends.
+    appended: Location,
+    /// Up to where the file has it.
     written: Location,
+    /// Up to where a thread has taken it to write it to the file.
+    taken: Location,
+    /// What comes behind that, and the mark of the end.
+    gathered: Vec<u8>,
+    /// A write to the file has failed: what it holds is unknown.
+    is_broken: bool,
     /// Up to where it is known to be on the disk.
     synced: Location,
     /// The file of the segment after the newest.
@@ -76,13 +95,22 @@ impl Writer {
         let start = Location::new(header.number, SEGMENT_HEADER);
         let state = State {
             newest: Arc::clone(&file),
+            appended: start,
             written: start,
+            taken: start,
+            gathered: Vec::new(),
+            is_broken: false,
             synced: start,
             spare: None,
             making: false,
             sealed: Vec::new(),
         };
-        let shared = Arc::new(Shared { folder, state: Mutex::new(state), made: Condvar::new() });
+        let shared = Arc::new(Shared {
+            folder,
+            writing: Mutex::default(),
+            state: Mutex::new(state),
+            made: Condvar::new(),
+        });
         Ok(Self {
             shared,
             segment: Arc::new(segment),
@@ -147,6 +175,7 @@ impl Writer {
             }
         };
         // Only the newest segment may hold unsynced bytes.
+        self.shared.write_out().map_err(AppendError::Failed)?;
         self.file.sync().map_err(AppendError::Failed)?;
         let (after, previous_end) = (self.last_sequence, u64::from(self.offset));
         let header = Header { number, after, previous_end, is_salted: true };
@@ -158,26 +187,35 @@ impl Writer {
         let mut state = self.shared.state();
         state.sealed.push((self.segment.number, summary));
         state.newest = Arc::clone(&file);
-        state.written = Location::new(number, SEGMENT_HEADER);
+        state.appended = Location::new(number, SEGMENT_HEADER);
+        (state.written, state.taken) = (state.appended, state.appended);
         drop(state);
         (self.file, self.size, self.offset) = (file, size, SEGMENT_HEADER);
         self.segment = Arc::new(segment);
         Ok(Arc::clone(&self.segment))
     }
 
-    /// Writes a record for which there is room. Returns where it lies.
+    /// Appends a record for which there is room. Returns where it lies. It is in memory, until it is
+    /// [written out](Shared::write_out).
     pub(crate) fn append(&mut self, record: &mut Encoded, sequence: u64) -> io::Result<Location> {
         let at = self.end();
         let synced = self.shared.state().synced;
         let synced = if synced.segment() == at.segment() { synced.offset() } else { 0 };
-        let length = record.length() as u32;
         let (salt, room) = (self.segment.salt, (self.size - self.offset) as usize);
-        self.file.write_at(record.finish(sequence, synced, salt, room), u64::from(self.offset))?;
-        self.offset += length;
+        let length = record.length();
+        let bytes = record.finish(sequence, synced, salt, room);
+        self.offset += length as u32;
         self.last_sequence = sequence;
+        self.shared.append(bytes, length, self.end())?;
         self.segment.set_end(self.offset);
-        self.shared.state().written = self.end();
         Ok(at)
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        // What no client was promised may be lost.
+        let _ = self.shared.write_out();
     }
 }
 
@@ -186,12 +224,78 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Appends a record of this length, with the mark of the end behind it. Called by the writer alone.
+    fn append(&self, bytes: &[u8], length: usize, end: Location) -> io::Result<()> {
+        if length >= LONG_RECORD {
+            return self.write_through(bytes, length, end);
+        }
+        let mut state = self.state();
+        if state.is_broken {
+            return Err(broken());
+        }
+        let gathered = (state.appended.offset() - state.taken.offset()) as usize;
+        // The record takes the place of the mark.
+        state.gathered.truncate(gathered);
+        state.gathered.extend_from_slice(bytes);
+        state.appended = end;
+        drop(state);
+        if gathered + length >= MAX_GATHERED {
+            self.write_out()?;
+        }
+        Ok(())
+    }
+
+    fn write_through(&self, bytes: &[u8], length: usize, end: Location) -> io::Result<()> {
+        let (file, written) = self.write_out()?;
+        let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        debug_assert_eq!(written.offset() as usize + length, end.offset() as usize);
+        let result = file.write_at(bytes, u64::from(written.offset()));
+        let mut state = self.state();
+        state.is_broken |= result.is_err();
+        (state.appended, state.written, state.taken) = (end, end, end);
+        result
+    }
+
+    /// Writes all records that were appended before the call to the file. Returns the file, and up to where it has them.
+    pub(crate) fn write_out(&self) -> io::Result<(Arc<dyn FileHandle>, Location)> {
+        let mut buffer = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        let (file, from, end) = {
+            let mut state = self.state();
+            if state.is_broken {
+                return Err(broken());
+            }
+            std::mem::swap(&mut state.gathered, &mut *buffer);
+            state.taken = state.appended;
+            (Arc::clone(&state.newest), state.written, state.appended)
+        };
+        if from == end {
+            return Ok((file, end));
+        }
+        let result = file.write_at(&buffer, u64::from(from.offset()));
+        buffer.clear();
+        let mut state = self.state();
+        match result {
+            // The writer appends meanwhile, and begins no segment before this is done.
+            Ok(()) => state.written = end,
+            Err(error) => {
+                state.is_broken = true;
+                return Err(error);
+            }
+        }
+        Ok((file, end))
+    }
+
+    /// Sees to it that the file has all records before a place.
+    pub(crate) fn write_out_through(&self, end: Location) -> io::Result<()> {
+        if self.state().written >= end {
+            return Ok(());
+        }
+        self.write_out().map(drop)
+    }
+
     /// Returns once every record appended before the call is on the disk.
     pub(crate) fn sync(&self) -> io::Result<()> {
-        let (file, written) = {
-            let state = self.state();
-            (Arc::clone(&state.newest), state.written)
-        };
+        let (file, written) = self.write_out()?;
         file.sync()?;
         let mut state = self.state();
         state.synced = state.synced.max(written);
@@ -241,7 +345,7 @@ impl Shared {
     fn make_spare(&self) -> io::Result<Spare> {
         let (number, newest) = {
             let state = self.state();
-            (state.written.segment() + 1, Arc::clone(&state.newest))
+            (state.appended.segment() + 1, Arc::clone(&state.newest))
         };
         let newest = u32::try_from(newest.length()?).unwrap_or(u32::MAX);
         let (file, size) = self.folder.make(number, self.folder.next_size(newest))?;
@@ -259,6 +363,10 @@ impl Shared {
             let _ = summary.write(&*self.folder.files, &self.folder.path, number);
         }
     }
+}
+
+fn broken() -> io::Error {
+    io::Error::other("an earlier write to the journal has failed")
 }
 
 fn create_error(error: io::Error) -> AppendError {

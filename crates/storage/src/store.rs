@@ -102,6 +102,11 @@ pub trait Store: Send + Sync + 'static {
         true
     }
 
+    /// Returns once every commit before the call would survive the end of the process, though not that of the machine.
+    fn write_out(&self) -> Result<(), SyncError> {
+        Ok(())
+    }
+
     /// Returns once every commit up to this one would survive a crash. Blocks the calling thread.
     fn sync_through(&self, sequence: CommitSequence) -> Result<(), SyncError>;
 

@@ -116,6 +116,7 @@ fn has_tables(trees: &Path) -> bool {
 #[derive(Clone, Debug)]
 enum Step {
     Write(u8),
+    WriteOut,
     Sync,
     Ingest(u8),
 }
@@ -129,6 +130,7 @@ proptest! {
             (proptest::collection::vec(
                 prop_oneof![
                     3 => (1_u8..12).prop_map(Step::Write),
+                    2 => Just(Step::WriteOut),
                     1 => Just(Step::Sync),
                     1 => (1_u8..40).prop_map(Step::Ingest),
                 ], 1..12),
@@ -150,6 +152,7 @@ proptest! {
                             next += 1;
                         }
                     }
+                    Step::WriteOut => store.write_out().unwrap(),
                     Step::Sync => {
                         store.sync_through(store.last_committed()).unwrap();
                         promised = next;
@@ -241,6 +244,7 @@ fn three_and_one() -> (tempfile::TempDir, SimulatedFiles) {
         store.sync_through(store.last_committed()).unwrap();
     }
     write(&store, 3);
+    store.write_out().unwrap();
     let kept = files.crash(|| Fate::Kept);
     drop(store);
     (directory, kept)
@@ -450,11 +454,38 @@ fn after_a_failed_write_writes_stop() {
     let files = SimulatedFiles::new();
     let store = open(&files, directory.path()).unwrap();
     write(&store, 0);
+    store.write_out().unwrap();
     files.fail_writes(true);
-    assert!(matches!(store.commit(Batch::new()), Err(CommitError::Engine(_))));
+    store.commit(Batch::new()).unwrap();
+    assert!(matches!(store.write_out(), Err(SyncError::Failed(_))));
     files.fail_writes(false);
     assert!(matches!(store.commit(Batch::new()), Err(CommitError::Poisoned)));
-    assert_eq!(numbers(&store), [0]);
+    assert!(matches!(store.sync_through(store.last_committed()), Err(SyncError::Poisoned)));
+}
+
+#[test]
+fn commits_that_are_written_out_survive_the_end_of_the_process() {
+    let directory = tempfile::tempdir().unwrap();
+    let files = SimulatedFiles::new();
+    let store = open(&files, directory.path()).unwrap();
+    let survivors = || {
+        // The process ends, and the system keeps all that it was given.
+        let other = tempfile::tempdir().unwrap();
+        let files = files.survivor(|| Fate::Kept).moved(directory.path(), other.path());
+        numbers(&open(&files, other.path()).unwrap())
+    };
+    for number in 0..4 {
+        write(&store, number);
+    }
+    store.write_out().unwrap();
+    assert_eq!(survivors(), [0, 1, 2, 3]);
+    write(&store, 4);
+    assert_eq!(numbers(&store), [0, 1, 2, 3, 4], "a reader of the log finds what was gathered");
+    assert_eq!(survivors(), [0, 1, 2, 3, 4]);
+    write(&store, 5);
+    drop(store);
+    let store = open(&files, directory.path()).unwrap();
+    assert_eq!(numbers(&store), [0, 1, 2, 3, 4, 5], "a store that is closed loses nothing");
 }
 
 #[test]

@@ -27,6 +27,7 @@ use crate::index_keys::first_key;
 use crate::namespace::Namespace;
 use crate::node::Node;
 use crate::records::DocumentBytes;
+use crate::sessions::SessionId;
 use crate::transactions::{is_abort, is_apply_ops, is_partial, previous_of};
 use crate::writer::{Writer, check_document};
 
@@ -465,9 +466,9 @@ struct Touched {
     /// Documents of changes that are committed: what was prepared before does not hold for them.
     committed: BTreeSet<Vec<u8>>,
     /// Sessions whose rows are deferred: the next entry of one must see its row.
-    sessions: BTreeSet<Vec<u8>>,
+    sessions: BTreeSet<SessionId>,
     /// The session and number of the newest retryable write, whose row the writer still knows.
-    last_write: Option<(Vec<u8>, i64)>,
+    last_write: Option<(SessionId, i64)>,
     /// The collection of the last entry and its name. It may change in what does not matter here; what
     /// matters changes by a command only.
     collection: Option<(String, Arc<Collection>)>,
@@ -509,7 +510,7 @@ impl Touched {
         if self.committed.contains(&place.document) {
             next.prepared = None;
         }
-        let fits = self.has_room_for(&[&place]) && self.admit_write_of_session(entry);
+        let fits = self.has_room_for(&[&place]) && self.admit_write_of_session(entry)?;
         self.deferred.insert(place.document);
         Ok(fits)
     }
@@ -542,9 +543,9 @@ impl Touched {
         };
         let fits = self.has_room_for(&places.iter().collect::<Vec<_>>());
         self.deferred.extend(places.into_iter().map(|place| place.document));
-        let session = session_in(entry).map(|(session, _)| session.as_bytes().to_vec());
         self.last_write = None;
-        Ok(fits && session.is_none_or(|session| self.sessions.insert(session)))
+        let Some((session, _)) = session_in(entry) else { return Ok(fits) };
+        Ok(fits && self.sessions.insert(SessionId::from_entry(session)?))
     }
 
     /// Whether changes of these documents need not see anything that is deferred.
@@ -556,15 +557,11 @@ impl Touched {
     }
 
     /// Notes the session of a retryable write; false if its row is deferred, unless the writer knows it.
-    fn admit_write_of_session(&mut self, entry: &RawDocument) -> bool {
-        let Some((session, number)) = session_in(entry) else { return true };
-        let session = session.as_bytes();
-        let is_last = |(last, of): &(Vec<u8>, i64)| last == session && *of == number;
-        if self.last_write.as_ref().is_some_and(is_last) {
-            return true;
-        }
-        self.last_write = Some((session.to_vec(), number));
-        self.sessions.insert(session.to_vec())
+    fn admit_write_of_session(&mut self, entry: &RawDocument) -> Result<bool, CommandError> {
+        let Some((session, number)) = session_in(entry) else { return Ok(true) };
+        let session = SessionId::from_entry(session)?;
+        let before = self.last_write.replace((session, number));
+        Ok(before == Some((session, number)) || self.sessions.insert(session))
     }
 
     /// What a change of one document touches; none if its collection is not known.

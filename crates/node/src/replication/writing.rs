@@ -170,8 +170,8 @@ impl Writer<'_> {
         at: OpTimeAndWallTime,
     ) -> Result<(), CommandError> {
         let Some((write, statement)) = statement_of(entry)? else { return Ok(()) };
-        let result = entry.get_document("retryResult").map(RawDocument::as_bytes);
-        let result = result.unwrap_or(&EMPTY_DOCUMENT);
+        let result = find_field(entry, "retryResult").and_then(|field| field.document());
+        let result = result.map_or(&EMPTY_DOCUMENT[..], RawDocument::as_bytes);
         self.replay_statement(batch, &write, (statement, at), result)
     }
 

@@ -120,7 +120,7 @@ impl Writer<'_> {
         let timestamp = self.next_timestamp();
         let wall_time = self.now().wall;
         let mut entry = with_room_for(object.as_bytes().len() + AROUND_OPERATIONS);
-        entry.append(cstr!("lsid"), session.to_raw_lsid());
+        session.append_to(&mut entry);
         entry.append(cstr!("txnNumber"), number);
         entry.append(cstr!("op"), "c");
         entry.append(cstr!("ns"), "admin.$cmd");
@@ -143,7 +143,7 @@ impl Writer<'_> {
         at: OpTimeAndWallTime,
     ) {
         let row = SessionRow { number, committed: Some(at), written: None, has_rows: true };
-        batch.insert(self.node.keyspaces().sessions, number_key(session), row.to_bytes());
+        batch.insert(self.node.keyspaces().sessions, &number_key(session), row.to_bytes());
     }
 
     /// How to take a whole transaction back: what to do for each operation, and the row that its
@@ -258,9 +258,9 @@ impl Writer<'_> {
             match row.get_binary_generic("session") {
                 Ok(before) => {
                     let before = self.row_before(&mut batch, &session, number, before)?;
-                    batch.insert(keyspace, key, before);
+                    batch.insert(keyspace, &key, before);
                 }
-                Err(_) => batch.remove(keyspace, key),
+                Err(_) => batch.remove(keyspace, &key),
             }
         }
         if let Some(Some((at, statement))) = self.take_undone() {

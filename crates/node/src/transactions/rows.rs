@@ -22,7 +22,7 @@ use quorate_wire::to_bson_date_time;
 
 use crate::error::CommandError;
 use crate::records::View;
-use crate::sessions::SessionId;
+use crate::sessions::{SessionId, UUID_BYTES};
 
 const NUMBER_ROW: u8 = 0;
 
@@ -56,8 +56,10 @@ pub(crate) struct SessionRow {
     pub(crate) has_rows: bool,
 }
 
-pub(crate) fn number_key(session: &SessionId) -> Vec<u8> {
-    [session.bytes(), &[NUMBER_ROW]].concat()
+pub(crate) fn number_key(session: &SessionId) -> [u8; UUID_BYTES + 1] {
+    let mut key = [NUMBER_ROW; UUID_BYTES + 1];
+    key[..UUID_BYTES].copy_from_slice(session.bytes());
+    key
 }
 
 /// The bytes of a session's row, if it has one.

@@ -22,12 +22,11 @@ use std::ops::Bound;
 
 use bson::raw::cstr;
 use bson::spec::BinarySubtype;
-use bson::{Binary, Document, RawDocument, RawDocumentBuf, rawdoc};
+use bson::{Binary, Document, RawDocument, RawDocumentBuf};
 use quorate_protocol::{OpTime, OpTimeAndWallTime};
 use quorate_storage::key::RecordId;
 use quorate_storage::{Batch, Bytes, Direction, KeyRange};
 use quorate_transactions::{Arrival, Kind, Refusal, Verdict};
-use quorate_wire::to_bson_timestamp;
 
 use super::Writer;
 use crate::error::{CommandError, ErrorCode};
@@ -199,12 +198,13 @@ impl Writer<'_> {
     /// Adds to an entry what a retryable write's has.
     pub(super) fn append_retry(&self, entry: &mut RawDocumentBuf, statement: Option<i32>) {
         let (Some(retry), Some(statement)) = (&self.retry, statement) else { return };
-        entry.append(cstr!("lsid"), retry.session.to_raw_lsid());
+        retry.session.append_to(entry);
         entry.append(cstr!("txnNumber"), retry.number);
         entry.append(cstr!("stmtId"), statement);
         let previous = retry.last.map_or(NO_ENTRY, |last| last.op_time);
-        let time = to_bson_timestamp(previous.timestamp);
-        entry.append(cstr!("prevOpTime"), rawdoc! { "ts": time, "t": previous.term });
+        if let Ok(previous) = RawDocument::from_bytes(&raw_op_time(previous)) {
+            entry.append(cstr!("prevOpTime"), previous);
+        }
         if let (None, Some(before)) = (retry.last, retry.before) {
             let bytes = before.to_bytes();
             let before = Binary { subtype: BinarySubtype::Generic, bytes };
@@ -266,11 +266,11 @@ impl Writer<'_> {
                 None => stays(None),
             },
             (None, Err(_)) => {
-                batch.remove(keyspace, number_key(&write.session));
+                batch.remove(keyspace, &number_key(&write.session));
                 return Ok(());
             }
         };
-        batch.insert(keyspace, number_key(&write.session), row);
+        batch.insert(keyspace, &number_key(&write.session), row);
         Ok(())
     }
 
@@ -371,9 +371,20 @@ impl Writer<'_> {
             batch.insert(keyspace, key, result.to_vec());
         }
         let row = SessionRow { number, committed: None, written, has_rows: retry.has_rows };
-        batch.insert(keyspace, number_key(&retry.session), row.with_result(&retry.in_row));
+        batch.insert(keyspace, &number_key(&retry.session), row.with_result(&retry.in_row));
         Ok(())
     }
+}
+
+/// Bytes of `{ts: <timestamp>, t: <term>}`: its length, two fields and the end.
+const OP_TIME_BYTES: usize = 4 + (1 + 3 + 8) + (1 + 2 + 8) + 1;
+
+/// `{ts: <timestamp>, t: <term>}` as BSON.
+fn raw_op_time(at: OpTime) -> [u8; OP_TIME_BYTES] {
+    let mut bytes = *b"\x1C\0\0\0\x11ts\0________\x12t\0________\0";
+    bytes[8..16].copy_from_slice(&at.timestamp.as_u64().to_le_bytes());
+    bytes[19..27].copy_from_slice(&at.term.to_le_bytes());
+    bytes
 }
 
 /// Whether the session's row holds this result.
@@ -437,4 +448,23 @@ fn result_key(session: &SessionId, number: i64, statement: i32) -> Vec<u8> {
 
 fn result_prefix(session: &SessionId, number: i64) -> Vec<u8> {
     [session.bytes(), &[RESULT_ROW], &number.to_be_bytes()].concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use quorate_protocol::Timestamp;
+    use quorate_wire::to_bson_timestamp;
+
+    #[test]
+    fn a_position_is_written_as_the_library_writes_it() {
+        for at in [
+            OpTime::NULL,
+            OpTime::new(7, Timestamp::new(10, 2)),
+            OpTime::new(i64::MAX, Timestamp::new(u32::MAX, 1)),
+        ] {
+            let expected = bson::rawdoc! { "ts": to_bson_timestamp(at.timestamp), "t": at.term };
+            assert_eq!(raw_op_time(at), expected.as_bytes());
+        }
+    }
 }
