@@ -37,4 +37,4 @@ pub use part::Part;
 pub use projection::Projection;
 pub use sort::SortPattern;
 pub use sorting::sorted;
-pub use update::{Update, UpdateContext};
+pub use update::{PlainChange, PlainUpdate, Update, UpdateContext};

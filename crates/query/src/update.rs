@@ -9,6 +9,8 @@ mod modify;
 mod operators;
 mod parse;
 mod path;
+mod plain;
+mod splice;
 mod upsert;
 mod walk;
 
@@ -24,6 +26,7 @@ use crate::pipeline::Pipeline;
 use crate::value::size::Growth;
 use crate::value::{equal, measure};
 
+pub use self::plain::{PlainChange, PlainUpdate};
 pub use self::upsert::check_id_type;
 
 use self::modify::Modification;

@@ -21,6 +21,7 @@ pub use field_keys::FieldKeys;
 pub use key::GroupKey;
 pub(crate) use key::PARTS;
 pub use number::{Number, is_truthy};
+pub(crate) use path::parse_index;
 pub use path::{LeafArrays, Path, PathComponent, PathValue};
 pub use raw_scan::RawScan;
 pub use size::{Measure, identical, measure};

@@ -58,6 +58,11 @@ impl<'a> RawScan<'a> {
         }
     }
 
+    /// Where the next element begins.
+    pub(crate) fn position(&self) -> usize {
+        self.position
+    }
+
     /// Whether nothing but the end of the document is left.
     pub(crate) fn is_at_end(&self) -> bool {
         self.document.as_bytes().get(self.position..) == Some(&[0])
@@ -95,6 +100,21 @@ impl<'a> RawField<'a> {
     /// The name, if it is text.
     pub fn name(self) -> Option<&'a str> {
         std::str::from_utf8(self.key).ok()
+    }
+
+    /// The number of the type.
+    pub(crate) fn kind(self) -> u8 {
+        self.kind
+    }
+
+    /// The bytes of the value.
+    pub(crate) fn bytes(self) -> &'a [u8] {
+        self.value
+    }
+
+    /// The embedded document, or the array as the document that it is written as.
+    pub(crate) fn document(self) -> Option<&'a RawDocument> {
+        matches!(self.kind, 0x03 | 0x04).then(|| document(self.value))?
     }
 
     /// How many bytes the element takes.

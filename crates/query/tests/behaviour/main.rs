@@ -8,6 +8,7 @@ mod depth;
 mod diff;
 mod matcher;
 mod matcher_errors;
+mod plain_update;
 mod projection;
 mod properties;
 mod schema;

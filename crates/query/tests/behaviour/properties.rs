@@ -24,11 +24,11 @@ fn scalar() -> impl Strategy<Value = Bson> {
     ]
 }
 
-fn field() -> impl Strategy<Value = String> {
+pub(crate) fn field() -> impl Strategy<Value = String> {
     prop_oneof![3 => "[ab]", 1 => "[c012]"]
 }
 
-fn value() -> impl Strategy<Value = Bson> {
+pub(crate) fn value() -> impl Strategy<Value = Bson> {
     scalar().prop_recursive(3, 16, 4, |inner| {
         prop_oneof![
             prop::collection::vec(inner.clone(), 0..4).prop_map(Bson::Array),
@@ -38,7 +38,7 @@ fn value() -> impl Strategy<Value = Bson> {
     })
 }
 
-fn document() -> impl Strategy<Value = Document> {
+pub(crate) fn document() -> impl Strategy<Value = Document> {
     prop::collection::vec((field(), value()), 0..4).prop_map(|fields| fields.into_iter().collect())
 }
 
