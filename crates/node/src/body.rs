@@ -212,6 +212,12 @@ impl CommandBody {
             .then(|| RawDocument::from_bytes(bytes).ok())?
     }
 
+    /// Whether it has a field of this name that is not null.
+    pub(crate) fn has_value(&self, name: &str) -> bool {
+        let is_null = |kind| matches!(kind, ElementType::Null | ElementType::Undefined);
+        self.field(name).is_some_and(|field| !is_null(field.kind))
+    }
+
     /// Whether it has a field of this name.
     pub fn contains_key(&self, name: &str) -> bool {
         self.field(name).is_some()

@@ -60,7 +60,10 @@ impl<'a> Fields<'a> {
     }
 
     pub(crate) fn has(&self, name: &str) -> bool {
-        self.raw(name).is_some()
+        match self.source {
+            Source::Body(body) => body.has_value(name),
+            Source::Document(_) => self.raw(name).is_some(),
+        }
     }
 
     /// A value that must be of one type.

@@ -39,16 +39,21 @@ pub(crate) struct Keyspaces {
 }
 
 impl Keyspaces {
-    /// Where the records of a collection lie, and the keys of all of them.
-    fn records_of(&self, collection: Ident) -> (KeyspaceId, KeyRange) {
-        if self.history == Some(collection) {
-            (self.oplog, KeyRange::all())
-        } else {
-            (self.records, KeyRange::prefix(&collection.prefix()))
-        }
+    /// Where the records of a collection lie.
+    fn keyspace_of(&self, collection: Ident) -> KeyspaceId {
+        if self.history == Some(collection) { self.oplog } else { self.records }
     }
 
-    /// The key of a record where [`records_of`](Self::records_of) says.
+    /// The same, and the keys of all of them.
+    fn records_of(&self, collection: Ident) -> (KeyspaceId, KeyRange) {
+        let keys = match self.history == Some(collection) {
+            true => KeyRange::all(),
+            false => KeyRange::prefix(&collection.prefix()),
+        };
+        (self.keyspace_of(collection), keys)
+    }
+
+    /// The key of a record where [`keyspace_of`](Self::keyspace_of) says.
     fn key_of(&self, collection: Ident, record: RecordId) -> Bytes {
         if self.history == Some(collection) {
             Bytes::from(&record.to_bytes())
@@ -104,7 +109,7 @@ impl View {
         record: RecordId,
     ) -> Result<Option<DocumentBytes>, CommandError> {
         let key = self.keyspaces.key_of(collection.ident, record);
-        let (keyspace, _) = self.keyspaces.records_of(collection.ident);
+        let keyspace = self.keyspaces.keyspace_of(collection.ident);
         let stored = self.snapshot.get(keyspace, &key)?;
         stored.map(DocumentBytes::stored).transpose()
     }

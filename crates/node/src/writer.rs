@@ -30,11 +30,11 @@ use quorate_wire::to_bson_timestamp;
 
 use self::announcement::Announcement;
 use self::build::Build;
-pub(crate) use self::check::{check_document, index_keys_of, keys_of, keys_of_version};
+pub(crate) use self::check::{ChangedKeys, changed_keys, check_document, index_keys_of, keys_of};
 use self::check::{check_validator, duplicate_key, only_key_of};
 pub(crate) use self::lock::{Held, WriteLock};
 pub(crate) use self::oplog::{
-    ENTRY_VERSION, Entry, Operation, Telling, oplog_namespace, with_room_for,
+    Account, ENTRY_VERSION, Entry, Operation, Telling, oplog_namespace, with_room_for,
 };
 use self::purge::Discarded;
 use self::retry::Retry;
@@ -422,19 +422,18 @@ impl<'n> Writer<'n> {
         if !bypass_validation {
             check_validator(collection, &new, Some(old), self.now)?;
         }
-        let before = keys_of_version(collection, old, telling.touched)?;
-        let after = keys_of_version(collection, &new, telling.touched)?;
+        let keys = changed_keys(collection, (old, &new), telling.touches)?;
         self.check_interrupt()?;
-        self.replace_with_keys(collection, record, (old, before), (new, after), telling)
+        self.replace_with_keys(collection, record, (old, new), keys, telling)
     }
 
-    /// Replaces a document that was checked before. With it and its successor come their keys.
+    /// Replaces a document by one that was checked before. With them come the keys that may differ.
     pub(crate) fn replace_with_keys(
         &mut self,
         collection: &mut Arc<Collection>,
         record: RecordId,
-        (old, before): (&RawDocument, Vec<DocumentKeys>),
-        (new, after): (RawDocumentBuf, Vec<DocumentKeys>),
+        (old, new): (&RawDocument, RawDocumentBuf),
+        keys: Vec<ChangedKeys>,
         telling: Telling<'_>,
     ) -> Result<(), CommandError> {
         let keyspaces = self.node.keyspaces();
@@ -442,8 +441,8 @@ impl<'n> Writer<'n> {
         let mut multikey = BTreeSet::new();
         self.reserved.clear();
         self.reserve(&record_key(collection.ident, record))?;
-        let keys = before.into_iter().zip(after);
-        for ((place, index), (before, after)) in collection.indexes.iter().enumerate().zip(keys) {
+        for ChangedKeys { place, before, after } in keys {
+            let Some(index) = collection.indexes.get(place) else { continue };
             if after.multikey && !index.multikey {
                 multikey.insert(place);
             }

@@ -1,5 +1,6 @@
 //! What several commands share: write concerns, filters, and opening cursors.
 
+use std::cell::OnceCell;
 use std::sync::Arc;
 
 use bson::spec::BinarySubtype;
@@ -161,6 +162,41 @@ pub(super) fn command_compiler(
     fields: &Fields<'_>,
 ) -> Result<Compiler, CommandError> {
     Ok(Compiler::new(command_variables(request, fields)?))
+}
+
+/// The same, made once something is compiled.
+pub(super) struct LazyCompiler<'c> {
+    request: &'c Request<'c>,
+    command: Fields<'c>,
+    made: OnceCell<Compiler>,
+}
+
+impl<'c> LazyCompiler<'c> {
+    pub(super) fn new(request: &'c Request<'c>, command: Fields<'c>) -> Self {
+        Self { request, command, made: OnceCell::new() }
+    }
+
+    /// Whether the command defines variables. Their definitions are checked, whether or not they are used.
+    pub(super) fn has_variables(&self) -> bool {
+        self.command.has("let")
+    }
+
+    pub(super) fn get(&self) -> Result<&Compiler, CommandError> {
+        if let Some(made) = self.made.get() {
+            return Ok(made);
+        }
+        let made = command_compiler(self.request, &self.command)?;
+        Ok(self.made.get_or_init(|| made))
+    }
+
+    /// One that sees these constants besides.
+    pub(super) fn with_constants(&self, constants: &Document) -> Result<Compiler, CommandError> {
+        let mut variables = command_variables(self.request, &self.command)?;
+        for (name, value) in constants {
+            variables.set(name, value.clone());
+        }
+        Ok(Compiler::new(variables))
+    }
 }
 
 /// The query of a command; all documents if there is none.

@@ -1,20 +1,16 @@
 //! `delete`: documents out.
 
-use std::sync::Arc;
+use bson::rawdoc;
 
-use bson::doc;
-use quorate_query::matcher::Matcher;
-
-use super::common::{WriteConcern, check_collation, command_compiler};
+use super::common::{LazyCompiler, WriteConcern, check_collation};
 use super::insert::{check_writable, counted_reply, retried_statements, statements};
-use super::steps::{Search, Steps, Wanted};
+use super::steps::{Asked, Query, Search, Steps, Wanted};
 use crate::body::CommandBody;
 use crate::context::{Command, Outcome};
 use crate::dispatch::Request;
 use crate::error::{CommandError, ErrorCode};
 use crate::fields::{Fields, check_known};
 use crate::namespace::Namespace;
-use crate::select::Selection;
 use crate::writer::Writer;
 
 /// The fields of a statement.
@@ -40,7 +36,7 @@ pub(super) fn delete(request: &Request<'_>, mut command: Command) -> Result<Outc
         let result = match writer.earlier_result(place) {
             Some(earlier) => Ok(earlier.get_i32("n").unwrap_or(1) as u64),
             None => {
-                writer.enter_statement(place, || doc! { "n": 1 })?;
+                writer.enter_statement(place, || rawdoc! { "n": 1 });
                 let target = (&namespace, &fields, place);
                 delete_statement(request, &mut writer, target, statement)
             }
@@ -81,7 +77,8 @@ fn delete_statement(
 ) -> Result<u64, CommandError> {
     let fields = Fields::new(statement, "delete.deletes");
     check_collation(&fields)?;
-    let query = fields.document("q")?.ok_or_else(|| {
+    let compiler = LazyCompiler::new(request, *command);
+    let query = Query::read((&fields, statement), "q", &compiler)?.ok_or_else(|| {
         CommandError::new(
             ErrorCode::MISSING_FIELD,
             "BSON field 'delete.deletes.q' is missing but a required field",
@@ -97,22 +94,11 @@ fn delete_statement(
         Some(0) => Wanted::All,
         _ => Wanted::One,
     };
-    let compiler = command_compiler(request, command)?;
-    let matcher = Arc::new(Matcher::parse_with(query, &compiler)?);
     let Some(mut collection) = writer.collection(namespace) else { return Ok(0) };
     collection.refuse_view()?;
-    // The scan sees the state before the statement; every document is met once.
-    let selection = Selection {
-        hint: fields.raw("hint").cloned(),
-        ..Selection::new(
-            Arc::clone(&collection),
-            writer.view().clone(),
-            matcher,
-            request.interrupt.clone(),
-        )
-    };
-    let given = statement.get_raw_document("q");
-    let search = Search::new(writer, selection, given, place, wanted, false)?;
+    let (query, hint) = (&query, fields.raw("hint"));
+    let asked = Asked { query, hint, sort: None, wanted, upserts: false, statement: place };
+    let search = Search::new(writer, &collection, &asked, request.interrupt.clone())?;
     let mut deleted = 0;
     let mut steps = Steps::begin(writer, &collection, wanted);
     let result = steps.each(writer, &mut collection, search, |writer, collection, found| {

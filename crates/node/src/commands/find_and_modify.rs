@@ -2,15 +2,15 @@
 
 use std::sync::Arc;
 
-use super::update::Changed;
-use bson::{Bson, Document, doc};
+use bson::raw::cstr;
+use bson::{Bson, Document, RawBson, RawBsonRef, RawDocument, RawDocumentBuf, rawdoc};
+use quorate_query::Projection;
 use quorate_query::matcher::Matcher;
-use quorate_query::{Projection, Update};
 
-use super::common::{WriteConcern, check_collation, command_compiler, count_capped};
-use super::insert::check_writable;
-use super::steps::{CANDIDATES, Search, Steps, Wanted};
-use super::update::{ParsedUpdate, update_context};
+use super::common::{LazyCompiler, WriteConcern, check_collation, count_capped};
+use super::insert::{REPLY_BYTES, check_writable};
+use super::steps::{Asked, Query, Search, Steps, Wanted};
+use super::update::{Changed, ParsedUpdate, update_context};
 use crate::catalog::Collection;
 use crate::context::{Command, Outcome};
 use crate::counters::Counters;
@@ -19,14 +19,14 @@ use crate::error::{CommandError, ErrorCode};
 use crate::fields::{Fields, to_raw};
 use crate::finder::Found;
 use crate::namespace::Namespace;
-use crate::select::Selection;
-use crate::writer::Writer;
+use crate::records::DocumentBytes;
+use crate::writer::{Writer, with_room_for};
 
 /// What is to be done, and what the client gets to see of it.
 struct Modification {
     action: Action,
-    last_error: Document,
-    value: Option<Document>,
+    last_error: RawDocumentBuf,
+    value: Option<DocumentBytes>,
     array_index: Option<usize>,
 }
 
@@ -53,9 +53,12 @@ pub(super) fn find_and_modify(
     let (remove, upsert, new) =
         (fields.flag("remove")?, fields.flag("upsert")?, fields.flag("new")?);
     check_combination(&fields, remove, upsert, new)?;
-    let compiler = command_compiler(request, &fields)?;
-    let query = fields.document("query")?.cloned().unwrap_or_default();
-    let matcher = Arc::new(Matcher::parse_with(&query, &compiler)?);
+    let compiler = LazyCompiler::new(request, fields);
+    let source = (&fields, &*command.body);
+    let query = match Query::read(source, "query", &compiler)? {
+        Some(query) => query,
+        None => Query::Matcher(Arc::new(Matcher::parse_with(&Document::new(), compiler.get()?)?)),
+    };
     let projection = match fields.document("fields")? {
         // What the query matched need not be in the new document.
         Some(wanted) if new && wanted.keys().any(|name| name.ends_with(".$")) => {
@@ -64,20 +67,16 @@ pub(super) fn find_and_modify(
             ));
         }
         Some(wanted) if !wanted.is_empty() => {
-            Some(Projection::parse_find_with(wanted, &matcher, &compiler)?)
+            Some(Projection::parse_find_with(wanted, &*query.matcher()?, compiler.get()?)?)
         }
         _ => None,
     };
-    let mut update = match fields.raw("update") {
-        None => None,
-        Some(change) => {
-            let filters = fields.documents("arrayFilters")?.unwrap_or_default();
-            Some(ParsedUpdate::new(
-                Arc::clone(&matcher),
-                Update::parse_with(change, &filters, &compiler)?,
-                update_context(request, &fields)?,
-                fields.flag("bypassDocumentValidation")?,
-            ))
+    let mut update = match remove {
+        true => None,
+        false => {
+            let context = update_context(request, &fields)?;
+            let options = (context, fields.flag("bypassDocumentValidation")?);
+            ParsedUpdate::read(source, "update", &compiler, options)?
         }
     };
     if upsert {
@@ -94,9 +93,7 @@ pub(super) fn find_and_modify(
         }
         let mut collection = writer.collection(&namespace);
         let found = match &mut collection {
-            Some(collection) => {
-                first(request, &mut writer, collection, Arc::clone(&matcher), &fields)?
-            }
+            Some(collection) => first(request, &mut writer, collection, &query, &fields)?,
             None => None,
         };
         if writer.earlier_result(0).is_some() {
@@ -104,19 +101,14 @@ pub(super) fn find_and_modify(
             continue;
         }
         let modification = match (found, &update) {
-            (Some(found), None) => removal(found)?,
+            (Some(found), None) => removal(found),
             (Some(found), Some(update)) => change(found, update, new)?,
-            (None, Some(update)) if upsert => insertion(update.upserted(&mut writer)?, new),
+            (None, Some(update)) if upsert => {
+                insertion(update.upserted(&mut writer, &query)?, new)?
+            }
             (None, update) => nothing(update.is_some()),
         };
-        let value = match (modification.value, &projection) {
-            (Some(document), Some(projection)) => {
-                Bson::from(projection.apply(&document, modification.array_index)?)
-            }
-            (Some(document), None) => Bson::from(document),
-            (None, _) => Bson::Null,
-        };
-        let reply = doc! { "lastErrorObject": modification.last_error, "value": value };
+        let reply = modification.reply(projection.as_ref())?;
         let counted = counted(&modification.action);
         let target = (&namespace, collection, update.as_ref());
         match carry_out(&mut writer, modification.action, target, (&reply, new)) {
@@ -132,8 +124,27 @@ pub(super) fn find_and_modify(
         }
     };
     let commit = request.end_writes(writer, true);
-    reply.insert("ok", 1.0);
-    Ok(concern.reply(to_raw(&reply)?, commit))
+    reply.append(cstr!("ok"), 1.0);
+    Ok(concern.reply(reply, commit))
+}
+
+impl Modification {
+    /// What the client is told, but for whether the command went through.
+    fn reply(&self, projection: Option<&Projection>) -> Result<RawDocumentBuf, CommandError> {
+        let shown = self.value.as_ref().map_or(0, |value| value.as_bytes().len());
+        let mut reply = with_room_for(REPLY_BYTES + shown);
+        reply.append(cstr!("lastErrorObject"), &*self.last_error);
+        match (&self.value, projection) {
+            (Some(document), Some(projection)) => {
+                let document = Document::try_from(&**document)?;
+                let shown = projection.apply(&document, self.array_index)?;
+                reply.append(cstr!("value"), to_raw(&shown)?);
+            }
+            (Some(document), None) => reply.append(cstr!("value"), &**document),
+            (None, _) => reply.append(cstr!("value"), RawBsonRef::Null),
+        }
+        Ok(reply)
+    }
 }
 
 /// What the command was answered with before, if it was done before.
@@ -159,23 +170,23 @@ fn counted(action: &Action) -> fn(&Counters) {
 fn carry_out(
     writer: &mut Writer<'_>,
     action: Action,
-    target: (&Namespace, Option<Arc<Collection>>, Option<&ParsedUpdate>),
-    (reply, new): (&Document, bool),
+    target: (&Namespace, Option<Arc<Collection>>, Option<&ParsedUpdate<'_>>),
+    (reply, new): (&RawDocument, bool),
 ) -> Result<(), CommandError> {
     match (action, target) {
         (Action::Remove(found), (_, Some(collection), _)) => {
-            writer.enter_statement(0, || reply.clone())?;
+            writer.enter_statement(0, || reply.to_owned());
             writer.enter_image(PRE_IMAGE);
             writer.remove(&collection, found.record, &found.document)
         }
         (Action::Store(change), (_, Some(mut collection), Some(update))) => {
             let (found, after) = *change;
-            writer.enter_statement(0, || reply.clone())?;
+            writer.enter_statement(0, || reply.to_owned());
             writer.enter_image(if new { POST_IMAGE } else { PRE_IMAGE });
             update.store(writer, &mut collection, &found, after)
         }
         (Action::Insert(document), (namespace, _, Some(update))) => {
-            writer.enter_statement(0, || reply.clone())?;
+            writer.enter_statement(0, || reply.to_owned());
             update.insert(writer, namespace, &document)
         }
         _ => Ok(()),
@@ -210,7 +221,7 @@ fn first(
     request: &Request<'_>,
     writer: &mut Writer<'_>,
     collection: &mut Arc<Collection>,
-    matcher: Arc<Matcher>,
+    query: &Query<'_>,
     fields: &Fields<'_>,
 ) -> Result<Option<Found>, CommandError> {
     if collection.view.is_some() {
@@ -219,54 +230,57 @@ fn first(
             format!("findAndModify is not supported on the view {}", collection.namespace),
         ));
     }
-    let interrupt = request.interrupt.clone();
-    let sort = fields.document("sort")?.cloned();
-    let selection = Selection {
-        limit: sort.is_some().then_some(CANDIDATES),
-        sort,
-        hint: fields.raw("hint").cloned(),
-        ..Selection::new(Arc::clone(collection), writer.view().clone(), matcher, interrupt)
+    let asked = Asked {
+        query,
+        hint: fields.raw("hint"),
+        sort: fields.document("sort")?,
+        wanted: Wanted::One,
+        upserts: fields.flag("upsert")?,
+        statement: 0,
     };
-    let upserts = fields.flag("upsert")?;
-    let mut search = Search::new(writer, selection, None, 0, Wanted::One, upserts)?;
+    let mut search = Search::new(writer, collection, &asked, request.interrupt.clone())?;
     Steps::begin(writer, collection, Wanted::One).next(writer, collection, &mut search)
 }
 
 fn nothing(is_update: bool) -> Modification {
-    let mut last_error = doc! { "n": 0 };
+    let mut last_error = rawdoc! { "n": 0 };
     if is_update {
-        last_error.insert("updatedExisting", false);
+        last_error.append(cstr!("updatedExisting"), false);
     }
     Modification { action: Action::Nothing, last_error, value: None, array_index: None }
 }
 
-fn insertion(document: Document, new: bool) -> Modification {
-    let id = document.get("_id").cloned().unwrap_or(Bson::Null);
-    Modification {
-        last_error: doc! { "n": 1, "updatedExisting": false, "upserted": id },
-        value: new.then(|| document.clone()),
+fn insertion(document: Document, new: bool) -> Result<Modification, CommandError> {
+    let id = RawBson::try_from(document.get("_id").cloned().unwrap_or(Bson::Null))?;
+    Ok(Modification {
+        last_error: rawdoc! { "n": 1, "updatedExisting": false, "upserted": id },
+        value: new.then(|| to_raw(&document)).transpose()?.map(DocumentBytes::from),
         array_index: None,
         action: Action::Insert(document),
-    }
-}
-
-fn removal(found: Found) -> Result<Modification, CommandError> {
-    Ok(Modification {
-        last_error: doc! { "n": 1 },
-        value: Some(Document::try_from(&*found.document)?),
-        array_index: found.details.array_index,
-        action: Action::Remove(found),
     })
 }
 
-fn change(found: Found, update: &ParsedUpdate, new: bool) -> Result<Modification, CommandError> {
+fn removal(found: Found) -> Modification {
+    Modification {
+        last_error: rawdoc! { "n": 1 },
+        value: Some(found.document.clone()),
+        array_index: found.details.array_index,
+        action: Action::Remove(found),
+    }
+}
+
+fn change(
+    found: Found,
+    update: &ParsedUpdate<'_>,
+    new: bool,
+) -> Result<Modification, CommandError> {
     let after = update.apply(&found)?;
     let value = match &after {
-        Some(change) if new => Document::try_from(&*change.whole)?,
-        _ => Document::try_from(&*found.document)?,
+        Some(change) if new => change.whole.clone().into(),
+        _ => found.document.clone(),
     };
     Ok(Modification {
-        last_error: doc! { "n": 1, "updatedExisting": true },
+        last_error: rawdoc! { "n": 1, "updatedExisting": true },
         value: Some(value),
         array_index: found.details.array_index,
         action: match after {

@@ -10,14 +10,18 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use bson::RawDocument;
-use quorate_query::matcher::Matcher;
+use bson::{Bson, Document, RawDocument};
+use quorate_query::matcher::{MatchDetails, Matcher};
 use quorate_storage::key::RecordId;
 
+use super::common::LazyCompiler;
+use crate::body::CommandBody;
 use crate::catalog::Collection;
 use crate::error::{CommandError, ErrorCode};
-use crate::finder::Found;
+use crate::fields::Fields;
+use crate::finder::{Found, InterruptSlot};
 use crate::plan::Plan;
+use crate::records::View;
 use crate::select::{FoundStream, Selection, is_plain_id, look_up};
 use crate::writer::Writer;
 
@@ -37,7 +41,7 @@ const MAX_LOST_SEARCHES: usize = 100;
 
 /// How many of the first documents in an order are found for a statement that changes the first one:
 /// others may take some of them before the lock is held.
-pub(super) const CANDIDATES: u64 = 16;
+const CANDIDATES: u64 = 16;
 
 /// For how many documents a search is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,27 +50,79 @@ pub(super) enum Wanted {
     All,
 }
 
+/// What a statement asks for.
+pub(super) enum Query<'q> {
+    /// The document with this `_id`. It is looked up without a plan, and nothing is compiled for it.
+    Id(&'q RawDocument),
+    /// The documents that match.
+    Matcher(Arc<Matcher>),
+}
+
+impl<'q> Query<'q> {
+    /// Reads the query of a statement from the field of this name; none if there is no such field.
+    pub(super) fn read(
+        (statement, body): (&Fields<'_>, &'q CommandBody),
+        name: &str,
+        compiler: &LazyCompiler<'_>,
+    ) -> Result<Option<Self>, CommandError> {
+        let id = body.get_raw_document(name).filter(|query| is_plain_id(query));
+        let is_alone =
+            !compiler.has_variables() && !statement.has("hint") && !statement.has("sort");
+        if let Some(id) = id.filter(|_| is_alone) {
+            return Ok(Some(Self::Id(id)));
+        }
+        let Some(query) = statement.document(name)? else { return Ok(None) };
+        Ok(Some(Self::Matcher(Arc::new(Matcher::parse_with(query, compiler.get()?)?))))
+    }
+
+    /// What tells whether a document matches.
+    pub(super) fn matcher(&self) -> Result<Arc<Matcher>, CommandError> {
+        match self {
+            Self::Id(id) => Ok(Arc::new(Matcher::parse(&Document::try_from(*id)?)?)),
+            Self::Matcher(matcher) => Ok(Arc::clone(matcher)),
+        }
+    }
+}
+
+/// What a search is for.
+pub(super) struct Asked<'q> {
+    pub(super) query: &'q Query<'q>,
+    pub(super) hint: Option<&'q Bson>,
+    /// The order in which the first document is wanted.
+    pub(super) sort: Option<&'q Document>,
+    pub(super) wanted: Wanted,
+    /// Whether a document is inserted if none is found.
+    pub(super) upserts: bool,
+    /// The number of the statement within its command.
+    pub(super) statement: usize,
+}
+
+/// Where a search finds its documents.
+enum Source<'q> {
+    /// Under an `_id`. The view and the collection are the writer's.
+    Id { id: &'q RawDocument, is_looked_up: bool },
+    /// In the snapshot of a selection.
+    Selection {
+        selection: Box<Selection>,
+        /// How it is looked for the first time.
+        plan: Option<Plan>,
+        stream: Option<FoundStream>,
+    },
+}
+
 /// The documents that one statement changes.
 pub(super) struct Search<'q> {
-    selection: Selection,
-    /// The `_id` that is all the statement asks for.
-    id: Option<&'q RawDocument>,
-    /// How it is looked for the first time otherwise.
-    plan: Option<Plan>,
-    stream: Option<FoundStream>,
+    source: Source<'q>,
+    interrupt: InterruptSlot,
     /// Found and not looked at again yet.
     group: VecDeque<Found>,
     wanted: Wanted,
-    /// Whether a document is inserted if none is found.
     upserts: bool,
-    /// The number of the statement within its command.
     statement: usize,
     /// Whether the query names a few documents by whole keys.
     by_key: bool,
     /// Whether it names any number of them so.
     by_keys: bool,
-    /// Whether the document with the `_id` was looked up.
-    is_looked_up: bool,
     /// The documents that were named and are changed.
     changed: BTreeSet<RecordId>,
     searches: usize,
@@ -79,59 +135,67 @@ pub(super) struct Search<'q> {
 }
 
 impl<'q> Search<'q> {
-    /// Looks for what a selection of the writer's view selects. `query` is its filter, as the client sent it.
+    /// Looks in the writer's view for what is asked.
     pub(super) fn new(
         writer: &Writer<'_>,
-        selection: Selection,
-        query: Option<&'q RawDocument>,
-        statement: usize,
-        wanted: Wanted,
-        upserts: bool,
+        collection: &Arc<Collection>,
+        asked: &Asked<'q>,
+        interrupt: InterruptSlot,
     ) -> Result<Self, CommandError> {
-        let is_looked_up = selection.hint.is_none() && selection.collection.id_index().is_some();
-        let id = query.filter(|query| is_looked_up && is_plain_id(query));
-        let plan = id.is_none().then(|| selection.plan()).transpose()?;
-        let by_key = plan.as_ref().is_none_or(Plan::is_point);
-        let by_keys = plan.as_ref().is_none_or(Plan::has_points);
-        let changes = writer.changes_of(selection.collection.ident);
+        let (source, by_key, by_keys) = match asked.query {
+            Query::Id(id) if collection.id_index().is_some() => {
+                (Source::Id { id, is_looked_up: false }, true, true)
+            }
+            query => {
+                let (view, matcher) = (writer.view().clone(), query.matcher()?);
+                let selection = Box::new(Selection {
+                    hint: asked.hint.cloned(),
+                    limit: asked.sort.is_some().then_some(CANDIDATES),
+                    sort: asked.sort.cloned(),
+                    ..Selection::new(Arc::clone(collection), view, matcher, interrupt.clone())
+                });
+                let plan = selection.plan()?;
+                let (by_key, by_keys) = (plan.is_point(), plan.has_points());
+                let plan = Some(plan);
+                (Source::Selection { selection, plan, stream: None }, by_key, by_keys)
+            }
+        };
         Ok(Self {
-            selection,
-            id,
-            plan,
-            stream: None,
+            source,
+            interrupt,
             group: VecDeque::new(),
-            wanted,
-            upserts,
-            statement,
+            wanted: asked.wanted,
+            upserts: asked.upserts,
+            statement: asked.statement,
             by_key,
             by_keys,
-            is_looked_up: false,
             changed: BTreeSet::new(),
             searches: 1,
-            changes,
+            changes: writer.changes_of(collection.ident),
             found: false,
             lost: false,
         })
     }
 
+    /// Looks the document up that is asked for by its `_id`. False if something else is asked for.
+    fn look_up(&mut self, collection: &Collection, present: &View) -> Result<bool, CommandError> {
+        let Source::Id { id, is_looked_up } = &mut self.source else { return Ok(false) };
+        if !std::mem::replace(is_looked_up, true) {
+            self.group.extend(look_up(collection, present, id, &self.interrupt)?);
+        }
+        Ok(true)
+    }
+
     /// Finds the next documents in the snapshot.
     fn fill(&mut self) -> Result<(), CommandError> {
-        if let Some(id) = self.id {
-            self.group.extend(match self.is_looked_up {
-                true => None,
-                false => {
-                    let Selection { collection, view, interrupt, .. } = &self.selection;
-                    look_up(collection, view, id, interrupt)?
-                }
-            });
-            self.is_looked_up = true;
+        let Source::Selection { selection, plan, stream } = &mut self.source else {
             return Ok(());
-        }
-        let stream = match &mut self.stream {
+        };
+        let stream = match stream {
             Some(stream) => stream,
             empty => {
-                let selection = self.selection.clone();
-                empty.insert(match self.plan.take() {
+                let selection = Selection::clone(selection);
+                empty.insert(match plan.take() {
                     Some(plan) => selection.run_plan(plan)?,
                     None => selection.run()?,
                 })
@@ -148,6 +212,16 @@ impl<'q> Search<'q> {
             self.group.push_back(found);
         }
         Ok(())
+    }
+
+    /// Whether a document still is one that the statement asks for. A record keeps its `_id`.
+    fn matches(&self, document: &RawDocument) -> Result<Option<MatchDetails>, CommandError> {
+        match &self.source {
+            Source::Id { .. } => Ok(Some(MatchDetails::default())),
+            Source::Selection { selection, .. } => {
+                Ok(selection.matcher.matches_with_details(document)?)
+            }
+        }
     }
 
     /// Begins at the front again if the collection was changed to the statement's harm meanwhile.
@@ -177,10 +251,15 @@ impl<'q> Search<'q> {
                 ),
             ));
         }
-        self.selection.collection = Arc::clone(collection);
-        self.selection.view = writer.view().clone();
-        (self.stream, self.changes, self.lost) = (None, changes, false);
-        self.is_looked_up = false;
+        match &mut self.source {
+            Source::Id { is_looked_up, .. } => *is_looked_up = false,
+            Source::Selection { selection, stream, .. } => {
+                selection.collection = Arc::clone(collection);
+                selection.view = writer.view().clone();
+                *stream = None;
+            }
+        }
+        (self.changes, self.lost) = (changes, false);
         self.searches += 1;
         Ok(true)
     }
@@ -255,8 +334,7 @@ impl Steps {
             if search.changed.contains(&found.record) {
                 continue;
             }
-            let matcher = Arc::clone(&search.selection.matcher);
-            match self.look_again(writer, collection, &matcher, found)? {
+            match self.look_again(writer, collection, search, found)? {
                 Some(found) => return Ok(Some(found)),
                 None => search.lost = true,
             }
@@ -276,7 +354,10 @@ impl Steps {
                 self.come_back(writer, collection)?;
             }
             self.began = true;
-            return search.fill();
+            return match search.look_up(collection, writer.view())? {
+                true => Ok(()),
+                false => search.fill(),
+            };
         }
         writer.aside(|| search.fill())?;
         self.come_back(writer, collection)
@@ -301,7 +382,7 @@ impl Steps {
         &self,
         writer: &Writer<'_>,
         collection: &Collection,
-        matcher: &Matcher,
+        search: &Search<'_>,
         found: Found,
     ) -> Result<Option<Found>, CommandError> {
         if !self.gave_way {
@@ -313,7 +394,7 @@ impl Steps {
         if document.as_bytes() == found.document.as_bytes() {
             return Ok(Some(found));
         }
-        let details = matcher.matches_with_details(&*document)?;
+        let details = search.matches(&document)?;
         Ok(details.map(|details| Found { record: found.record, document, details }))
     }
 
@@ -345,7 +426,7 @@ impl Steps {
             if writer.earlier_result(search.statement).is_some() {
                 return Ok(false);
             }
-            match self.look_again(writer, collection, &search.selection.matcher, found)? {
+            match self.look_again(writer, collection, search, found)? {
                 Some(again) => found = again,
                 None => return Ok(false),
             }

@@ -1,23 +1,21 @@
 //! `update`: existing documents change, or a new one is made.
 
+use std::cell::OnceCell;
 use std::sync::Arc;
 
 use bson::raw::cstr;
-use bson::{Bson, DateTime, Document, RawDocument, RawDocumentBuf, Timestamp, doc};
+use bson::{Bson, DateTime, Document, RawBson, RawDocumentBuf, Timestamp, doc};
 use quorate_query::diff::ToldAs;
 use quorate_query::expression::Compiler;
-use quorate_query::matcher::Matcher;
 use quorate_query::update::Change;
-use quorate_query::{Part, Update, UpdateContext};
+use quorate_query::{Part, PlainChange, PlainUpdate, Update, UpdateContext};
 
-use super::common::{
-    WriteConcern, check_collation, command_compiler, command_variables, count_capped,
-};
+use super::common::{LazyCompiler, WriteConcern, check_collation, count_capped};
 use super::insert::{
     KEEP_EMPTY_TIMESTAMPS, REPLY_BYTES, append_array, check_writable, end_reply,
     retried_statements, statements,
 };
-use super::steps::{Search, Steps, Wanted};
+use super::steps::{Asked, Query, Search, Steps, Wanted};
 use crate::body::CommandBody;
 use crate::catalog::Collection;
 use crate::context::{Command, Outcome};
@@ -27,8 +25,7 @@ use crate::fields::{Fields, check_known, to_raw};
 use crate::finder::Found;
 use crate::namespace::Namespace;
 use crate::repeated_fields::{self, rewrite};
-use crate::select::Selection;
-use crate::writer::{Telling, Writer, with_room_for};
+use crate::writer::{Account, Telling, Writer, with_room_for};
 
 /// The fields of a statement.
 pub(super) const STATEMENT_FIELDS: [&str; 8] =
@@ -36,6 +33,9 @@ pub(super) const STATEMENT_FIELDS: [&str; 8] =
 
 /// The statements of a command that are read before the write lock is taken. Those after them are read one by one.
 const READ_AHEAD: usize = 8;
+
+/// What the result of a statement takes.
+const RESULT_BYTES: usize = 64;
 
 /// What constants beside an update that is no pipeline fail with.
 const CONSTANTS_WITHOUT_PIPELINE: ErrorCode = ErrorCode(51198);
@@ -103,10 +103,13 @@ pub(super) fn update(request: &Request<'_>, mut command: Command) -> Result<Outc
 
 impl Updated {
     /// What is stored for a client that repeats the statement.
-    fn result(&self) -> Document {
-        let mut result = doc! { "n": self.matched as i32, "nModified": self.modified as i32 };
-        if let Some(id) = &self.upserted {
-            result.insert("upserted", id.clone());
+    fn result(&self) -> RawDocumentBuf {
+        let mut result = with_room_for(RESULT_BYTES);
+        result.append(cstr!("n"), self.matched as i32);
+        result.append(cstr!("nModified"), self.modified as i32);
+        // An identifier that was stored has a form as bytes.
+        if let Some(Ok(id)) = self.upserted.clone().map(RawBson::try_from) {
+            result.append(cstr!("upserted"), id);
         }
         result
     }
@@ -123,12 +126,11 @@ impl Updated {
 
 /// A statement of the command.
 struct Statement<'s> {
-    parsed: ParsedUpdate,
-    /// The query as the client sent it.
-    query: Option<&'s RawDocument>,
+    query: Query<'s>,
+    parsed: ParsedUpdate<'s>,
     multi: bool,
     upserts: bool,
-    hint: Option<Bson>,
+    hint: Option<&'s Bson>,
 }
 
 fn summary(
@@ -154,60 +156,125 @@ fn summary(
     Ok(reply)
 }
 
-/// A document before and after an update, as far as the update looked at it.
+/// What an update makes of a document.
 pub(super) struct Changed {
-    before: Document,
-    after: Document,
-    told_as: ToldAs,
     /// All of the document after the update.
     pub(super) whole: RawDocumentBuf,
-    /// Whether the versions are the touched fields alone.
-    is_part: bool,
+    known: Known,
 }
 
-/// An update with the query that it belongs to.
-pub(super) struct ParsedUpdate {
-    pub(super) matcher: Arc<Matcher>,
-    pub(super) update: Update,
+/// What is known of the way from one version of a document to the next.
+enum Known {
+    /// The field `o` of the entry; none if that is the whole document.
+    Entry(Option<RawDocumentBuf>),
+    /// Both versions, as far as the update looked at them.
+    Versions {
+        before: Document,
+        after: Document,
+        told_as: ToldAs,
+        /// Whether they are the touched fields alone.
+        is_part: bool,
+    },
+}
+
+/// An update, read as far as it is needed.
+pub(super) struct ParsedUpdate<'s> {
+    /// For documents that are as most are: they are not parsed.
+    plain: Option<PlainUpdate<'s>>,
+    /// For all documents; of a plain update, once it is asked for.
+    general: OnceCell<GeneralUpdate>,
+    pub(super) context: UpdateContext,
+    bypass_validation: bool,
+}
+
+/// An update that any document can be given to.
+struct GeneralUpdate {
+    update: Update,
     /// The fields that the update can touch; none if it can touch any.
     touched: Option<Vec<String>>,
-    pub(super) context: UpdateContext,
-    pub(super) bypass_validation: bool,
 }
 
-impl ParsedUpdate {
-    pub(super) fn new(
-        matcher: Arc<Matcher>,
-        update: Update,
-        context: UpdateContext,
-        bypass_validation: bool,
-    ) -> Self {
-        let touched = update.touched_fields();
-        Self { matcher, update, touched, context, bypass_validation }
+impl From<Update> for GeneralUpdate {
+    fn from(update: Update) -> Self {
+        Self { touched: update.touched_fields(), update }
+    }
+}
+
+impl<'s> ParsedUpdate<'s> {
+    /// Reads the update of a statement from the field of this name; none if there is no such field.
+    pub(super) fn read(
+        (statement, body): (&Fields<'_>, &'s CommandBody),
+        name: &str,
+        compiler: &LazyCompiler<'_>,
+        (context, bypass_validation): (UpdateContext, bool),
+    ) -> Result<Option<Self>, CommandError> {
+        let is_alone =
+            !compiler.has_variables() && !statement.has("arrayFilters") && !statement.has("c");
+        let source = body.get_raw_document(name).filter(|_| is_alone);
+        let plain = source.and_then(PlainUpdate::parse);
+        let general = OnceCell::new();
+        if plain.is_none() {
+            let Some(change) = statement.raw(name) else { return Ok(None) };
+            let filters = statement.documents("arrayFilters")?.unwrap_or_default();
+            let constants = pipeline_constants(statement, change, compiler)?;
+            let compiler = constants.as_ref().map_or_else(|| compiler.get(), Ok)?;
+            let update = Update::parse_with(change, &filters, compiler)?;
+            general.get_or_init(|| GeneralUpdate::from(update));
+        }
+        Ok(Some(Self { plain, general, context, bypass_validation }))
+    }
+
+    fn is_replacement(&self) -> bool {
+        let is_general = self.general.get().is_some_and(|general| general.update.is_replacement());
+        is_general || self.plain.as_ref().is_some_and(PlainUpdate::is_replacement)
+    }
+
+    fn general(&self) -> Result<&GeneralUpdate, CommandError> {
+        if let (None, Some(plain)) = (self.general.get(), &self.plain) {
+            let update = plain.general()?;
+            return Ok(self.general.get_or_init(|| update.into()));
+        }
+        self.general.get().ok_or_else(|| CommandError::bad_value("there is no update"))
     }
 
     /// The document after the update; none if it stays the same.
     pub(super) fn apply(&self, found: &Found) -> Result<Option<Changed>, CommandError> {
         let context = self.context.with_array_index(found.details.array_index);
-        let touched = self.touched.as_ref();
-        if let Some(part) = touched.and_then(|fields| Part::read(&found.document, fields)) {
-            let change = self.update.change(part.before(), &context)?;
+        let plain = self.plain.as_ref().map(|plain| plain.change(&found.document, &context));
+        match plain {
+            Some(PlainChange::Unchanged) => return Ok(None),
+            Some(PlainChange::Changed { after, delta }) => {
+                return Ok(Some(Changed { whole: after, known: Known::Entry(delta) }));
+            }
+            Some(PlainChange::Unusual) | None => {}
+        }
+        let GeneralUpdate { update, touched } = self.general()?;
+        if let Some(part) = touched.as_ref().and_then(|fields| Part::read(&found.document, fields))
+        {
+            let change = update.change(part.before(), &context)?;
             let Some(Change { after, told_as }) = change else { return Ok(None) };
             if let Some(whole) = part.changed_to(&after) {
-                let before = part.into_before();
-                return Ok(Some(Changed { before, after, told_as, whole, is_part: true }));
+                let (before, is_part) = (part.into_before(), true);
+                let known = Known::Versions { before, after, told_as, is_part };
+                return Ok(Some(Changed { whole, known }));
             }
         }
         let before = repeated_fields::parse(&found.document)?;
-        let change = self.update.change(&before, &context)?;
+        let change = update.change(&before, &context)?;
         let Some(Change { after, told_as }) = change else { return Ok(None) };
         let whole = rewrite(&found.document, (&before, &after), &told_as)?;
-        Ok(Some(Changed { before, after, told_as, whole, is_part: false }))
+        let known = Known::Versions { before, after, told_as, is_part: false };
+        Ok(Some(Changed { whole, known }))
     }
 
     /// The document that the query and the update describe.
-    pub(super) fn upserted(&self, writer: &mut Writer<'_>) -> Result<Document, CommandError> {
-        let mut document = self.update.upsert_document(&self.matcher, &self.context)?;
+    pub(super) fn upserted(
+        &self,
+        writer: &mut Writer<'_>,
+        query: &Query<'_>,
+    ) -> Result<Document, CommandError> {
+        let update = &self.general()?.update;
+        let mut document = update.upsert_document(&*query.matcher()?, &self.context)?;
         if !document.contains_key("_id") {
             let wall = writer.now().wall;
             let mut with_id = doc! { "_id": writer.generator().object_id(wall) };
@@ -242,13 +309,24 @@ impl ParsedUpdate {
         change: Changed,
     ) -> Result<(), CommandError> {
         writer.check_interrupt()?;
-        let telling = Telling {
-            told_as: &change.told_as,
-            versions: Some((&change.before, &change.after)),
-            touched: self.touched.as_deref().filter(|_| change.is_part),
+        let Changed { whole, known } = change;
+        let touched = self.general.get().and_then(|general| general.touched.as_ref());
+        let touches = |name: &str| match (&known, touched, &self.plain) {
+            (Known::Entry(_), _, Some(plain)) => plain.touches(name),
+            (Known::Versions { is_part: true, .. }, Some(touched), _) => {
+                touched.iter().any(|touched| touched == name)
+            }
+            _ => true,
         };
-        let (old, new, bypass) = (&found.document, change.whole, self.bypass_validation);
-        writer.replace(collection, found.record, old, new, telling, bypass)
+        let told = match &known {
+            Known::Entry(entry) => Account::Known(entry.as_deref()),
+            Known::Versions { before, after, told_as, .. } => {
+                Account::Compared { told_as, versions: Some((before, after)) }
+            }
+        };
+        let telling = Telling { account: told, touches: Some(&touches) };
+        let (old, bypass) = (&found.document, self.bypass_validation);
+        writer.replace(collection, found.record, old, whole, telling, bypass)
     }
 }
 
@@ -289,25 +367,18 @@ fn try_update_statement(
     (namespace, place): (&Namespace, usize),
     statement: &Statement<'_>,
 ) -> Result<Updated, CommandError> {
-    let Statement { parsed, query, multi, upserts, hint } = statement;
+    let Statement { query, parsed, multi, upserts, hint } = statement;
     let mut updated = Updated::default();
     if let Some(mut collection) = writer.collection(namespace) {
         if collection.view.is_some() {
             // Gives the error for views.
             writer.collection_or_create(namespace)?;
         }
-        // The scan sees the state before the statement; every document is met once.
-        let selection = Selection {
-            hint: hint.clone(),
-            ..Selection::new(
-                Arc::clone(&collection),
-                writer.view().clone(),
-                Arc::clone(&parsed.matcher),
-                request.interrupt.clone(),
-            )
-        };
+        // The search sees the state before the statement; every document is met once.
         let wanted = if *multi { Wanted::All } else { Wanted::One };
-        let search = Search::new(writer, selection, *query, place, wanted, *upserts)?;
+        let (hint, upserts) = (*hint, *upserts);
+        let asked = Asked { query, hint, sort: None, wanted, upserts, statement: place };
+        let search = Search::new(writer, &collection, &asked, request.interrupt.clone())?;
         let mut steps = Steps::begin(writer, &collection, wanted);
         let result = steps.each(writer, &mut collection, search, |writer, collection, found| {
             let after = parsed.apply(found)?;
@@ -317,7 +388,7 @@ fn try_update_statement(
                 upserted: None,
             };
             if let Some(after) = after {
-                writer.enter_statement(place, || next.result())?;
+                writer.enter_statement(place, || next.result());
                 parsed.store(writer, collection, found, after)?;
             }
             updated = next;
@@ -330,9 +401,9 @@ fn try_update_statement(
         }
     }
     if updated.matched == 0 && *upserts {
-        let document = parsed.upserted(writer)?;
+        let document = parsed.upserted(writer, query)?;
         updated.upserted = Some(document.get("_id").cloned().unwrap_or(Bson::Null));
-        writer.enter_statement(place, || updated.result())?;
+        writer.enter_statement(place, || updated.result());
         parsed.insert(writer, namespace, &document)?;
     }
     Ok(updated)
@@ -351,17 +422,18 @@ fn read_statement<'s>(
             format!("BSON field 'update.updates.{name}' is missing but a required field"),
         )
     };
-    let query = fields.document("q")?.ok_or_else(|| missing("q"))?;
-    let change = fields.raw("u").ok_or_else(|| missing("u"))?;
-    let compiler = command_compiler(request, command)?;
-    let filters = fields.documents("arrayFilters")?.unwrap_or_default();
-    let constants = pipeline_constants(request, command, &fields, change)?;
-    let parsed = ParsedUpdate::new(
-        Arc::new(Matcher::parse_with(query, &compiler)?),
-        Update::parse_with(change, &filters, constants.as_ref().unwrap_or(&compiler))?,
-        update_context(request, command)?,
-        command.flag("bypassDocumentValidation")?,
-    );
+    if statement.get_raw_document("q").is_none() {
+        fields.document("q")?.ok_or_else(|| missing("q"))?;
+    }
+    if !fields.has("u") {
+        return Err(missing("u"));
+    }
+    let compiler = LazyCompiler::new(request, *command);
+    let source = (&fields, statement);
+    let query = Query::read(source, "q", &compiler)?.ok_or_else(|| missing("q"))?;
+    let options = (update_context(request, command)?, command.flag("bypassDocumentValidation")?);
+    let parsed =
+        ParsedUpdate::read(source, "u", &compiler, options)?.ok_or_else(|| missing("u"))?;
     let multi = fields.flag("multi")?;
     if multi && request.retryable.is_some() {
         return Err(CommandError::new(
@@ -369,24 +441,22 @@ fn read_statement<'s>(
             "Cannot use (or request) retryable writes with multi=true",
         ));
     }
-    if multi && parsed.update.is_replacement() {
+    if multi && parsed.is_replacement() {
         return Err(CommandError::new(
             ErrorCode::FAILED_TO_PARSE,
             "multi update is not supported for replacement-style update",
         ));
     }
-    let (upserts, hint) = (fields.flag("upsert")?, fields.raw("hint").cloned());
-    let query = statement.get_raw_document("q");
-    Ok(Statement { parsed, query, multi, upserts, hint })
+    let (upserts, hint) = (fields.flag("upsert")?, fields.raw("hint"));
+    Ok(Statement { query, parsed, multi, upserts, hint })
 }
 
 /// What compiles the pipeline of a statement that brings constants (`c`): it sees them as variables beside those of the
 /// command.
 fn pipeline_constants(
-    request: &Request<'_>,
-    command: &Fields<'_>,
     statement: &Fields<'_>,
     change: &Bson,
+    compiler: &LazyCompiler<'_>,
 ) -> Result<Option<Compiler>, CommandError> {
     let Some(constants) = statement.document("c")? else { return Ok(None) };
     if !matches!(change, Bson::Array(_)) {
@@ -395,9 +465,5 @@ fn pipeline_constants(
             "Constant values may only be specified for pipeline updates",
         ));
     }
-    let mut variables = command_variables(request, command)?;
-    for (name, value) in constants {
-        variables.set(name, value.clone());
-    }
-    Ok(Some(Compiler::new(variables)))
+    compiler.with_constants(constants).map(Some)
 }

@@ -306,18 +306,11 @@ impl Writer<'_> {
             None => prepare_entry(&collection, self.view(), entry)?,
         };
         match change {
-            Change::Replace { record, old, new, before, after } => {
+            Change::Replace { record, old, new, keys } => {
                 check_document(&new)?;
-                {
-                    let (old, new) = ((&*old, before), (new, after));
-                    self.replace_with_keys(
-                        &mut collection,
-                        record,
-                        old,
-                        new,
-                        (&ToldAs::default()).into(),
-                    )
-                }
+                let told_as = ToldAs::default();
+                let telling = (&told_as).into();
+                self.replace_with_keys(&mut collection, record, (&old, new), keys, telling)
             }
             Change::Remove { record, old, keys } => {
                 self.remove_with_keys(&collection, record, &old, keys)

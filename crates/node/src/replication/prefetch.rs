@@ -6,8 +6,9 @@
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use super::prepare::Change;
-use crate::catalog::Collection;
+use crate::catalog::{Collection, Index};
 use crate::error::CommandError;
+use crate::index_keys::DocumentKeys;
 use crate::records::{View, index_entry};
 
 quorate_protocol::named! {
@@ -35,9 +36,8 @@ impl IndexPrefetch {
         change: &Change,
         count: &AtomicU64,
     ) -> Result<(), CommandError> {
-        let (record, keys) = match change {
-            Change::Replace { record, before, .. } => (*record, before),
-            Change::Remove { record, keys, .. } => (*record, keys),
+        let record = match change {
+            Change::Replace { record, .. } | Change::Remove { record, .. } => *record,
             Change::Insert { .. } | Change::Missing => return Ok(()),
         };
         if matches!(self, Self::None) {
@@ -48,14 +48,25 @@ impl IndexPrefetch {
         if matches!(self, Self::IdOnly) {
             return Ok(());
         }
-        for (index, keys) in collection.indexes.iter().zip(keys).filter(|(index, _)| !index.is_id())
-        {
+        let warm = |index: &Index, keys: &DocumentKeys| -> Result<(), CommandError> {
             for key in &keys.keys {
                 view.snapshot.get(view.keyspaces.indexes, &index_entry(index, key, record).0)?;
                 count.fetch_add(1, Ordering::Relaxed);
             }
+            Ok(())
+        };
+        match change {
+            Change::Replace { keys, .. } => keys.iter().try_for_each(|keys| {
+                let index = collection.indexes.get(keys.place);
+                index.map_or(Ok(()), |index| warm(index, &keys.before))
+            }),
+            Change::Remove { keys, .. } => {
+                let all = collection.indexes.iter().zip(keys);
+                all.filter(|(index, _)| !index.is_id())
+                    .try_for_each(|(index, keys)| warm(index, keys))
+            }
+            Change::Insert { .. } | Change::Missing => Ok(()),
         }
-        Ok(())
     }
 }
 

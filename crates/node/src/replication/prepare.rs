@@ -24,7 +24,7 @@ use crate::namespace::Namespace;
 use crate::node::Node;
 use crate::records::{DocumentBytes, View};
 use crate::repeated_fields::apply_change;
-use crate::writer::{keys_of, keys_of_version};
+use crate::writer::{ChangedKeys, changed_keys, keys_of};
 
 /// Threads that work on one batch.
 const PREPARERS: usize = 4;
@@ -66,13 +66,7 @@ pub(super) enum Change {
     /// It is new. Where that is not certain, the writer looks.
     Insert { keys: Vec<DocumentKeys> },
     /// It is replaced.
-    Replace {
-        record: RecordId,
-        old: DocumentBytes,
-        new: RawDocumentBuf,
-        before: Vec<DocumentKeys>,
-        after: Vec<DocumentKeys>,
-    },
+    Replace { record: RecordId, old: DocumentBytes, new: RawDocumentBuf, keys: Vec<ChangedKeys> },
     /// It is removed.
     Remove { record: RecordId, old: DocumentBytes, keys: Vec<DocumentKeys> },
     /// It is not there.
@@ -166,9 +160,9 @@ pub(super) fn prepare_entry(
                 Some(delta) => updated(&old, delta, touched.as_deref())?,
                 None => object.to_owned(),
             };
-            let before = keys_of_version(collection, &old, touched.as_deref())?;
-            let after = keys_of_version(collection, &new, touched.as_deref())?;
-            Ok(Change::Replace { record, old, new, before, after })
+            let touches = |name: &str| touched.as_ref().is_none_or(|fields| fields.contains(&name));
+            let keys = changed_keys(collection, (&old, &new), Some(&touches))?;
+            Ok(Change::Replace { record, old, new, keys })
         }
         "d" => match view.by_id(collection, object)? {
             Some((record, old)) => {

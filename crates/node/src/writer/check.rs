@@ -1,5 +1,7 @@
 //! What may be stored, and under which keys an index holds it.
 
+use std::sync::Arc;
+
 use bson::{Bson, Document, RawBsonRef, RawDocument};
 use quorate_query::matcher::failure;
 use quorate_query::value::DocumentRef;
@@ -53,27 +55,35 @@ pub(crate) fn keys_of(
     collection.indexes.iter().map(|index| index_keys_of(index, document)).collect()
 }
 
-/// The keys of a document in each index, before or after an update that touches these fields alone, or any. Keys that
-/// stay the same are left out: those of `_id`, and those of indexes that look at no touched field.
-pub(crate) fn keys_of_version(
-    collection: &Collection,
-    document: &RawDocument,
-    touched: Option<&[impl AsRef<str>]>,
-) -> Result<Vec<DocumentKeys>, CommandError> {
-    let may_change = |index: &Index| match touched {
-        Some(touched) => index.partial.is_some() || looks_at(index, touched),
-        None => true,
-    };
-    let keys = |index: &Index| match !index.is_id() && may_change(index) {
-        true => index_keys_of(index, document),
-        false => Ok(DocumentKeys::default()),
-    };
-    collection.indexes.iter().map(|index| keys(index)).collect()
+/// The keys of a document in one index, before and after an update.
+pub(crate) struct ChangedKeys {
+    /// The place of the index in its collection.
+    pub(crate) place: usize,
+    pub(crate) before: DocumentKeys,
+    pub(crate) after: DocumentKeys,
 }
 
-fn looks_at(index: &Index, fields: &[impl AsRef<str>]) -> bool {
-    let first = index.fields.iter().filter_map(|field| field.components.first());
-    first.into_iter().any(|first| fields.iter().any(|field| *field.as_ref() == *first.name))
+/// The keys of a document in the indexes whose keys an update may change. It touches some fields alone, or any.
+pub(crate) fn changed_keys(
+    collection: &Collection,
+    (old, new): (&RawDocument, &RawDocument),
+    touches: Option<&dyn Fn(&str) -> bool>,
+) -> Result<Vec<ChangedKeys>, CommandError> {
+    let may_change = |index: &Index| {
+        !index.is_id()
+            && touches.is_none_or(|touches| index.partial.is_some() || looks_at(index, touches))
+    };
+    let indexes = collection.indexes.iter().enumerate();
+    let keys = |(place, index): (usize, &Arc<Index>)| {
+        let (before, after) = (index_keys_of(index, old)?, index_keys_of(index, new)?);
+        Ok(ChangedKeys { place, before, after })
+    };
+    indexes.filter(|(_, index)| may_change(index)).map(keys).collect()
+}
+
+fn looks_at(index: &Index, touches: &dyn Fn(&str) -> bool) -> bool {
+    let mut first = index.fields.iter().filter_map(|field| field.components.first());
+    first.any(|first| touches(&first.name))
 }
 
 /// Refuses what must not be stored: too large, too deep, malformed, or with an `_id` of a type

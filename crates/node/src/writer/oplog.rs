@@ -66,19 +66,30 @@ pub(crate) struct Entry<'a> {
     pub(crate) statement: Option<i32>,
 }
 
-/// How an entry tells of an update.
+/// How an entry tells of an update, and what the update may have changed.
 #[derive(Clone, Copy)]
 pub(crate) struct Telling<'a> {
-    pub(crate) told_as: &'a ToldAs,
-    /// The document before and after, where they have been read already; of operators, the touched fields are enough.
-    pub(crate) versions: Option<(&'a Document, &'a Document)>,
-    /// The only fields that may differ; none if any may.
-    pub(crate) touched: Option<&'a [String]>,
+    pub(crate) account: Account<'a>,
+    /// Whether a field may differ; none if any may.
+    pub(crate) touches: Option<&'a dyn Fn(&str) -> bool>,
+}
+
+/// Where the field `o` of an entry comes from.
+#[derive(Clone, Copy)]
+pub(crate) enum Account<'a> {
+    /// It is known; none if it is the whole document.
+    Known(Option<&'a RawDocument>),
+    /// The document before is compared with the one after.
+    Compared {
+        told_as: &'a ToldAs,
+        /// Both, where they have been read already; of operators, the touched fields are enough.
+        versions: Option<(&'a Document, &'a Document)>,
+    },
 }
 
 impl<'a> From<&'a ToldAs> for Telling<'a> {
     fn from(told_as: &'a ToldAs) -> Self {
-        Self { told_as, versions: None, touched: None }
+        Self { account: Account::Compared { told_as, versions: None }, touches: None }
     }
 }
 
@@ -119,17 +130,27 @@ impl Writer<'_> {
         if self.log_otherwise(batch, Some(&before), Some(collection))? {
             return Ok(());
         }
-        let told_as = telling.told_as;
-        let told = match telling.versions {
-            Some((old, new)) => told(old, new, told_as),
-            None => told(&repeated_fields::parse(old)?, &repeated_fields::parse(new)?, told_as),
+        let made;
+        let delta = match telling.account {
+            Account::Known(delta) => delta,
+            Account::Compared { told_as, versions } => {
+                let told = match versions {
+                    Some((old, new)) => told(old, new, told_as),
+                    None => {
+                        told(&repeated_fields::parse(old)?, &repeated_fields::parse(new)?, told_as)
+                    }
+                };
+                match told {
+                    Told::Nothing => return Ok(()),
+                    Told::Whole => None,
+                    Told::Delta(delta) => {
+                        made = to_raw(&delta)?;
+                        Some(&*made)
+                    }
+                }
+            }
         };
-        let delta = match told {
-            Told::Nothing => return Ok(()),
-            Told::Whole => None,
-            Told::Delta(delta) => Some(to_raw(&delta)?),
-        };
-        let (object, target) = (delta.as_deref().unwrap_or(new), id_document(new));
+        let (object, target) = (delta.unwrap_or(new), id_document(new));
         let entry = Entry {
             operation: Operation::Update,
             collection: Some(collection),
@@ -261,6 +282,9 @@ const AROUND_OBJECT: usize = 192;
 /// What a document with another one in it as `before` holds besides that.
 const AROUND_BEFORE: usize = 16;
 
+/// What a document with nothing but a usual `_id` takes.
+const USUAL_ID_BYTES: usize = 64;
+
 /// An empty document that grows to so many bytes without moving.
 pub(crate) fn with_room_for(bytes: usize) -> RawDocumentBuf {
     let mut empty = Vec::with_capacity(bytes);
@@ -270,7 +294,7 @@ pub(crate) fn with_room_for(bytes: usize) -> RawDocumentBuf {
 
 /// `{_id: …}` of a document.
 fn id_document(document: &RawDocument) -> RawDocumentBuf {
-    let mut only_id = RawDocumentBuf::new();
+    let mut only_id = with_room_for(USUAL_ID_BYTES);
     if let Ok(Some(id)) = document.get("_id") {
         only_id.append(cstr!("_id"), id);
     }

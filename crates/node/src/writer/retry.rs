@@ -30,7 +30,6 @@ use quorate_transactions::{Arrival, Kind, Refusal, Verdict};
 
 use super::Writer;
 use crate::error::{CommandError, ErrorCode};
-use crate::fields::to_raw;
 use crate::records::{EMPTY_DOCUMENT, View, parse_record};
 use crate::replication::entry_position;
 use crate::sessions::SessionId;
@@ -179,13 +178,12 @@ impl Writer<'_> {
     pub(crate) fn enter_statement(
         &mut self,
         statement: usize,
-        result: impl FnOnce() -> Document,
-    ) -> Result<(), CommandError> {
+        result: impl FnOnce() -> RawDocumentBuf,
+    ) {
         if let (Some(retry), Ok(statement)) = (&mut self.retry, i32::try_from(statement)) {
-            retry.current = Some((statement, to_raw(&result())?));
+            retry.current = Some((statement, result()));
             retry.image = None;
         }
-        Ok(())
     }
 
     /// Says which image of the document the result of the current statement holds.
