@@ -3,6 +3,7 @@
 //! Owns the scan over records or index ranges. Sorting, projecting and batching come after it.
 
 use std::any::Any;
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -153,11 +154,11 @@ impl InterruptSlot {
     }
 
     /// How documents were reached, for people.
-    pub(crate) fn plan_summary(&self) -> Option<String> {
+    pub(crate) fn plan_summary(&self) -> Option<Cow<'static, str>> {
         Some(match self.0.way.get()? {
-            Way::Collection => "COLLSCAN".to_owned(),
-            Way::Id => "IDHACK".to_owned(),
-            Way::Index(index) => format!("IXSCAN {}", index.key()),
+            Way::Collection => "COLLSCAN".into(),
+            Way::Id => "IDHACK".into(),
+            Way::Index(index) => format!("IXSCAN {}", index.key()).into(),
         })
     }
 }

@@ -120,6 +120,15 @@ pub(crate) fn plain_key(
     key: &mut Vec<u8>,
 ) -> Result<Option<bool>, CommandError> {
     key.clear();
+    append_plain_key(document, fields, key)
+}
+
+/// Appends such a key. If there is none, so is a part of it.
+fn append_plain_key(
+    document: &RawDocument,
+    fields: &[IndexField],
+    key: &mut Vec<u8>,
+) -> Result<Option<bool>, CommandError> {
     let mut all_missing = true;
     for field in fields {
         let Slot::Found(value) = walk(document, &field.components, 0)? else { return Ok(None) };
@@ -135,10 +144,21 @@ pub(crate) fn first_key(
     fields: &[IndexField],
     key: &mut Vec<u8>,
 ) -> Result<(), CommandError> {
-    if plain_key(document, fields, key)?.is_none() {
+    key.clear();
+    append_first_key(document, fields, key)
+}
+
+/// Appends the first key of a document.
+pub(crate) fn append_first_key(
+    document: &RawDocument,
+    fields: &[IndexField],
+    out: &mut Vec<u8>,
+) -> Result<(), CommandError> {
+    let start = out.len();
+    if append_plain_key(document, fields, out)?.is_none() {
         let keys = document_keys(document, fields)?;
-        key.clear();
-        key.extend(keys.keys.first().into_iter().flatten());
+        out.truncate(start);
+        out.extend(keys.keys.first().into_iter().flatten());
     }
     Ok(())
 }

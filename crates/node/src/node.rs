@@ -579,6 +579,11 @@ impl Node {
         Ok(self.store.verify()?)
     }
 
+    /// Guesses at the records of documents.
+    pub(crate) fn places(&self) -> &Places {
+        &self.places
+    }
+
     pub(crate) fn view(&self) -> View {
         self.view_of(self.store.snapshot())
     }

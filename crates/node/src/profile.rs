@@ -4,6 +4,7 @@
 //! go to a small capped collection of the same database, on this member only: a secondary's reads are its
 //! own. Nothing of this outlives the process but the documents.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -34,7 +35,7 @@ const PROFILE_BYTES: i32 = 1024 * 1024;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Work {
     pub(crate) examined: Examined,
-    pub(crate) plan: Option<String>,
+    pub(crate) plan: Option<Cow<'static, str>>,
 }
 
 /// What is told of the commands of a database.
@@ -231,7 +232,7 @@ fn describe(operation: &Operation, now: Now, took: Duration, reply: &RawDocument
     shown.insert("protocol", "op_msg");
     shown.insert("millis", i32::try_from(took.as_millis()).unwrap_or(i32::MAX));
     if let Some(plan) = plan {
-        shown.insert("planSummary", plan);
+        shown.insert("planSummary", plan.as_ref());
     }
     shown.insert("ts", to_bson_date_time(now.wall));
     append_client(&mut shown, operation.client());

@@ -56,8 +56,9 @@ pub(crate) fn shown_images(
 
 /// Whether the documents of a collection are kept as they were before a change.
 pub(crate) fn keeps_images(collection: &Collection) -> bool {
-    let setting = collection.options.get_document("changeStreamPreAndPostImages");
-    setting.is_ok_and(|setting| setting.get_bool("enabled").unwrap_or(false))
+    let setting = collection.options.get("changeStreamPreAndPostImages");
+    let enabled = setting.and_then(Bson::as_document).and_then(|setting| setting.get("enabled"));
+    enabled.and_then(Bson::as_bool).unwrap_or(false)
 }
 
 /// What a member has of documents.

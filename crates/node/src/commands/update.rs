@@ -467,3 +467,168 @@ fn pipeline_constants(
     }
     compiler.with_constants(constants).map(Some)
 }
+
+#[cfg(test)]
+mod tests {
+    use bson::raw::CString;
+    use quorate_protocol::SplitMix64;
+    use quorate_query::diff::{Told, told};
+    use quorate_query::matcher::MatchDetails;
+    use quorate_storage::key::RecordId;
+
+    use super::*;
+    use crate::fields::to_raw;
+
+    /// Rounds of the comparison.
+    const ROUNDS: usize = 20_000;
+
+    struct Drawing(SplitMix64);
+
+    impl Drawing {
+        fn below(&mut self, end: usize) -> usize {
+            (self.0.next_u64() % end as u64) as usize
+        }
+
+        fn name(&mut self) -> String {
+            ["a", "b", "c", "d", "e", "0"][self.below(6)].to_owned()
+        }
+
+        fn path(&mut self) -> String {
+            let length = [1, 1, 1, 2, 2, 3][self.below(6)];
+            let mut path: Vec<_> = (0..length).map(|_| self.name()).collect();
+            if self.below(20) == 0 {
+                path[0] = "_id".to_owned();
+            }
+            path.join(".")
+        }
+
+        fn value(&mut self, depth: usize) -> RawBson {
+            match self.below(if depth < 3 { 13 } else { 9 }) {
+                0 | 1 => RawBson::Int32(self.below(4) as i32),
+                2 => RawBson::Int64(self.below(4) as i64),
+                3 => RawBson::Double([0.5, -0.0, f64::NAN, 2.0][self.below(4)]),
+                4 => RawBson::String(["", "x", "long text"][self.below(3)].to_owned()),
+                5 => RawBson::Null,
+                6 => RawBson::Boolean(true),
+                7 => RawBson::Decimal128(["1.5", "1.50"][self.below(2)].parse().unwrap()),
+                8 => [RawBson::MinKey, RawBson::Undefined][self.below(2)].clone(),
+                9 | 10 => RawBson::Document(self.document(depth + 1, 8)),
+                11 => RawBson::Array((0..self.below(3)).map(|_| self.value(depth + 1)).collect()),
+                _ => self.odd_array(depth + 1),
+            }
+        }
+
+        /// An array whose items are not numbered as they should be.
+        fn odd_array(&mut self, depth: usize) -> RawBson {
+            let mut items = RawDocumentBuf::new();
+            items.append(cstr!("1"), self.value(depth));
+            let holder = doc_bytes(0x04, &items);
+            RawBson::from(holder.get("x").unwrap().unwrap())
+        }
+
+        /// Fields of which one in so many may be there twice.
+        fn document(&mut self, depth: usize, rarely: usize) -> RawDocumentBuf {
+            let mut document = RawDocumentBuf::new();
+            for _ in 0..self.below(5) {
+                let name = self.name();
+                if document.get(&name).unwrap().is_none() || self.below(rarely) == 0 {
+                    document.append(CString::try_from(name).unwrap(), self.value(depth));
+                }
+            }
+            document
+        }
+
+        fn update(&mut self) -> RawDocumentBuf {
+            const OPERATORS: [&str; 9] =
+                ["$set", "$set", "$unset", "$inc", "$mul", "$min", "$max", "$setOnInsert", "$push"];
+            if self.below(8) == 0 {
+                return self.document(0, 20);
+            }
+            let mut update = RawDocumentBuf::new();
+            for _ in 0..=self.below(3) {
+                let mut arguments = RawDocumentBuf::new();
+                for _ in 0..=self.below(2) {
+                    let path = CString::try_from(self.path()).unwrap();
+                    arguments.append(path, self.value(1));
+                }
+                let operator = OPERATORS[self.below(OPERATORS.len())];
+                if update.get(operator).unwrap().is_none() {
+                    update.append(CString::try_from(operator).unwrap(), arguments);
+                }
+            }
+            update
+        }
+    }
+
+    /// `{x: …}` with a value of this type.
+    fn doc_bytes(kind: u8, value: &RawDocumentBuf) -> RawDocumentBuf {
+        let mut bytes = vec![0; 4];
+        bytes.extend([kind, b'x', 0]);
+        bytes.extend(value.as_bytes());
+        bytes.push(0);
+        let length = bytes.len() as u8;
+        bytes[0] = length;
+        RawDocumentBuf::from_bytes(bytes).unwrap()
+    }
+
+    /// The document after an update, and the field `o` of its entry unless that is the document.
+    type Applied = Result<Option<(Vec<u8>, Option<Vec<u8>>)>, String>;
+
+    fn applied(parsed: &ParsedUpdate<'_>, found: &Found) -> Applied {
+        let changed = parsed.apply(found).map_err(|error| error.to_string())?;
+        let Some(Changed { whole, known }) = changed else { return Ok(None) };
+        let delta = match known {
+            Known::Entry(delta) => delta,
+            Known::Versions { before, after, told_as, .. } => {
+                match told(&before, &after, &told_as) {
+                    Told::Nothing => panic!("a change must be told"),
+                    Told::Whole => None,
+                    Told::Delta(delta) => Some(to_raw(&delta).unwrap()),
+                }
+            }
+        };
+        Ok(Some((whole.into_bytes(), delta.map(RawDocumentBuf::into_bytes))))
+    }
+
+    fn parsed(
+        plain: Option<PlainUpdate<'_>>,
+        update: Update,
+        context: UpdateContext,
+    ) -> ParsedUpdate<'_> {
+        let general = OnceCell::from(GeneralUpdate::from(update));
+        ParsedUpdate { plain, general, context, bypass_validation: false }
+    }
+
+    /// An update that is worked out on bytes does what it would do with parsed documents, whatever they look like.
+    #[test]
+    fn plain_updates_do_what_they_would_do_with_parsed_documents() {
+        let mut drawing = Drawing(SplitMix64::new(0x5eed));
+        let context =
+            UpdateContext::new(DateTime::from_millis(1), Timestamp { time: 1, increment: 1 });
+        let (mut on_bytes, mut changed, mut refused) = (0, 0, 0);
+        for round in 0..ROUNDS {
+            let update = drawing.update();
+            let Some(plain) = PlainUpdate::parse(&update) else { continue };
+            let mut document = bson::rawdoc! { "_id": 1 };
+            for field in &drawing.document(0, 4) {
+                let (name, value) = field.unwrap();
+                document.append(name, value);
+            }
+            let found = Found {
+                record: RecordId(1),
+                document: document.clone().into(),
+                details: MatchDetails::default(),
+            };
+            on_bytes += usize::from(plain.change(&document, &context) != PlainChange::Unusual);
+            let source = Bson::Document(Document::try_from(&*update).unwrap());
+            let general = || Update::parse(&source).unwrap();
+            let expected = applied(&parsed(None, general(), context), &found);
+            let given = applied(&parsed(Some(plain), general(), context), &found);
+            assert_eq!(given, expected, "round {round}: {update:?} of {document:?}");
+            changed += usize::from(matches!(given, Ok(Some(_))));
+            refused += usize::from(given.is_err());
+        }
+        let enough = ROUNDS / 20;
+        assert!(on_bytes > enough && changed > enough && refused > enough / 10);
+    }
+}

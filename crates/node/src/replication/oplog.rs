@@ -7,8 +7,8 @@ use std::ops::Bound;
 
 use bson::{RawDocumentBuf, rawdoc};
 use quorate_protocol::{OpTime, OpTimeAndWallTime, Timestamp, WallTime};
-use quorate_storage::Direction;
 use quorate_storage::key::RecordId;
+use quorate_storage::{Bytes, Direction};
 use quorate_wire::{to_bson_date_time, to_bson_timestamp};
 
 use super::entry::entry_position;
@@ -151,10 +151,8 @@ pub(crate) fn last_in(
     }
 }
 
-pub(super) fn undo_key(timestamp: Timestamp) -> Vec<u8> {
-    let mut key = vec![UNDO_ROW];
-    key.extend(timestamp.as_u64().to_be_bytes());
-    key
+pub(super) fn undo_key(timestamp: Timestamp) -> Bytes {
+    Bytes::joined([&[UNDO_ROW], &timestamp.as_u64().to_be_bytes()])
 }
 
 /// The first entry of a set: written with its configuration.

@@ -98,11 +98,11 @@ impl Writer<'_> {
     pub(crate) fn log_otherwise(
         &mut self,
         batch: &mut Batch,
-        undo: Option<&RawDocument>,
+        undo: Option<&DocumentBytes>,
         collection: Option<&Collection>,
     ) -> Result<bool, CommandError> {
         if self.is_staging() {
-            return Ok(self.stage_replayed(undo, collection));
+            return Ok(self.stage_replayed(undo.map(|undo| &**undo), collection));
         }
         if let Some(undone) = self.take_undone() {
             if let Some((at, statement)) = undone {
@@ -125,14 +125,13 @@ impl Writer<'_> {
         batch: &mut Batch,
         entry: RawDocumentBuf,
         position: OpTimeAndWallTime,
-        undo: Option<&RawDocument>,
+        undo: Option<&DocumentBytes>,
         collection: Option<&Collection>,
     ) {
         let Some(oplog) = self.node.oplog() else { return };
         let timestamp = position.op_time.timestamp;
         if let (Some(replication), Some(undo)) = (self.node.replication(), undo) {
-            let row = undo.as_bytes().to_vec();
-            batch.insert(replication.keyspace, undo_key(timestamp), row);
+            batch.insert(replication.keyspace, undo_key(timestamp), undo.clone());
         }
         if let (Some(collection), Some(undo)) = (collection, undo)
             && keeps_images(collection)

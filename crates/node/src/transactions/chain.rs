@@ -26,7 +26,7 @@ use super::stage::Stage;
 use crate::error::{CommandError, ErrorCode};
 use crate::node::Node;
 use crate::raw_writing::document_with_array;
-use crate::records::{EMPTY_DOCUMENT, parse_record};
+use crate::records::{DocumentBytes, EMPTY_DOCUMENT, parse_record};
 use crate::replication::{entry_position, object_of, session_in};
 use crate::sessions::SessionId;
 use crate::writer::{ENTRY_VERSION, Writer, with_room_for};
@@ -80,7 +80,7 @@ impl Writer<'_> {
         stage: &Stage,
     ) -> Result<OpTimeAndWallTime, CommandError> {
         let operations = &stage.operations;
-        let undo = self.undo_of(Some(session), operations)?;
+        let undo = DocumentBytes::from(self.undo_of(Some(session), operations)?);
         let limit = self.node.replication().map_or(MAX_ENTRY_BYTES, |replication| {
             replication.transaction_entry_bytes.load(Ordering::Relaxed)
         });
@@ -98,7 +98,7 @@ impl Writer<'_> {
                 object.append(cstr!("count"), operations.len() as i64);
             }
             let (entry, at) = self.transaction_entry(session, number, object, previous)?;
-            self.put_entry(batch, entry, at, (place == last).then_some(&*undo), None);
+            self.put_entry(batch, entry, at, (place == last).then_some(&undo), None);
             for operation in chunk.iter().filter(|_| stage.keeps_images) {
                 self.keep_image_of_operation(batch, &stage.catalog, operation, at, index)?;
                 index += 1;
@@ -220,7 +220,7 @@ impl Writer<'_> {
             }
             None => self.undo_of(None, &stage.operations)?,
         };
-        self.put_entry(&mut batch, entry, position, Some(&undo), None);
+        self.put_entry(&mut batch, entry, position, Some(&undo.into()), None);
         if stage.keeps_images && !self.log_state.is_over_copy() {
             for (index, (operation, (_, at))) in
                 stage.operations.iter().zip(&operations).enumerate()

@@ -5,11 +5,11 @@
 //! is one seek. A member without a set keeps none; its writes take the same path.
 
 use bson::raw::cstr;
-use bson::{Document, RawDocument, RawDocumentBuf};
+use bson::{Document, RawBinaryRef, RawBsonRef, RawDocument, RawDocumentBuf};
 use quorate_protocol::{OpTime, OpTimeAndWallTime};
 use quorate_query::diff::{Told, ToldAs, told};
-use quorate_storage::Batch;
 use quorate_storage::key::RecordId;
+use quorate_storage::{Batch, Bytes};
 use quorate_wire::{timestamp_from, to_bson_date_time};
 
 use super::Writer;
@@ -18,7 +18,7 @@ use crate::default_concerns::is_settings;
 use crate::error::CommandError;
 use crate::fields::to_raw;
 use crate::namespace::Namespace;
-use crate::records::EMPTY_DOCUMENT;
+use crate::records::{DocumentBytes, EMPTY_DOCUMENT};
 use crate::repeated_fields;
 use crate::replication::takes_back;
 
@@ -125,8 +125,7 @@ impl Writer<'_> {
         if !self.logs(Some(collection)) {
             return Ok(());
         }
-        let mut before = with_room_for(old.as_bytes().len() + AROUND_BEFORE);
-        before.append(cstr!("before"), old);
+        let before = as_before(old)?;
         if self.log_otherwise(batch, Some(&before), Some(collection))? {
             return Ok(());
         }
@@ -178,11 +177,12 @@ impl Writer<'_> {
             target: None,
             statement: self.current_statement(),
         };
-        let mut undo = with_room_for(document.as_bytes().len() + AROUND_BEFORE);
-        undo.append(cstr!("before"), document);
+        let mut undo = as_before(document)?;
         if collection.capped.is_some() {
             // Its documents have an order, in which this one has its place.
-            undo.append(cstr!("record"), record.0 as i64);
+            let mut with_place = (*undo).to_owned();
+            with_place.append(cstr!("record"), record.0 as i64);
+            undo = with_place.into();
         }
         self.log(batch, &entry, Some(&undo))
     }
@@ -195,6 +195,7 @@ impl Writer<'_> {
         command: &Document,
     ) -> Result<(), CommandError> {
         let undo = to_raw(&takes_back::of(command, collection, &self.node.catalog()))?;
+        let undo = DocumentBytes::from(undo);
         let entry = Entry {
             operation: Operation::Command,
             collection: Some(collection),
@@ -218,7 +219,7 @@ impl Writer<'_> {
         &mut self,
         batch: &mut Batch,
         entry: &Entry<'_>,
-        undo: Option<&RawDocument>,
+        undo: Option<&DocumentBytes>,
     ) -> Result<(), CommandError> {
         if !self.logs(entry.collection) {
             return Ok(());
@@ -233,9 +234,9 @@ impl Writer<'_> {
         &mut self,
         batch: &mut Batch,
         entry: &Entry<'_>,
-        undo: Option<&RawDocument>,
+        undo: Option<&DocumentBytes>,
     ) -> Result<(), CommandError> {
-        if self.stage_operation(entry, undo)? {
+        if self.stage_operation(entry, undo.map(|undo| &**undo))? {
             return Ok(());
         }
         let term = self.term_of_entry()?;
@@ -254,11 +255,12 @@ impl Writer<'_> {
                 document.append(cstr!("ns"), format!("{}.$cmd", collection.namespace.database));
             }
             (_, Some(collection)) => {
-                document.append(cstr!("ns"), collection.namespace.to_string());
+                document.append(cstr!("ns"), collection.namespace.full_name());
             }
         }
         if let Some(collection) = entry.collection {
-            document.append(cstr!("ui"), collection.uuid.clone());
+            let (subtype, bytes) = (collection.uuid.subtype, &collection.uuid.bytes[..]);
+            document.append(cstr!("ui"), RawBsonRef::Binary(RawBinaryRef { subtype, bytes }));
         }
         document.append(cstr!("o"), entry.object);
         if let Some(target) = entry.target {
@@ -279,8 +281,8 @@ impl Writer<'_> {
 /// What an entry holds besides its object, unless its names are long or it belongs to a session.
 const AROUND_OBJECT: usize = 192;
 
-/// What a document with another one in it as `before` holds besides that.
-const AROUND_BEFORE: usize = 16;
+/// What of `{before: …}` comes before the embedded document, and behind the length.
+const BEFORE: &[u8] = b"\x03before\0";
 
 /// What a document with nothing but a usual `_id` takes.
 const USUAL_ID_BYTES: usize = 64;
@@ -290,6 +292,14 @@ pub(crate) fn with_room_for(bytes: usize) -> RawDocumentBuf {
     let mut empty = Vec::with_capacity(bytes);
     empty.extend(EMPTY_DOCUMENT);
     RawDocumentBuf::from_bytes(empty).unwrap_or_default()
+}
+
+/// `{before: …}` of a document.
+fn as_before(document: &RawDocument) -> Result<DocumentBytes, CommandError> {
+    let document = document.as_bytes();
+    let length = size_of::<i32>() + BEFORE.len() + document.len() + 1;
+    let length = i32::try_from(length).unwrap_or(i32::MAX).to_le_bytes();
+    DocumentBytes::stored(Bytes::joined([&length, BEFORE, document, &[0]]))
 }
 
 /// `{_id: …}` of a document.
