@@ -350,3 +350,20 @@ fn a_part_sees_both_ends_of_a_rename() {
         assert_eq!(spliced, whole, "{source} to {target}");
     }
 }
+
+/// The entry of such an update does not tell of the field, so that followers keep it as it is.
+#[test]
+fn a_touched_field_that_stays_the_same_keeps_its_bytes() {
+    // An array whose only item is numbered 1.
+    let odd = [&[8, 0, 0, 0, 0x0a, b'1', 0, 0][..]].concat();
+    let mut bytes = [&[0, 0, 0, 0, 0x04, b'c', 0][..], &odd, &[0]].concat();
+    bytes[0] = bytes.len() as u8;
+    let raw = RawDocumentBuf::from_bytes(bytes).unwrap();
+    let update = doc! { "$set": { "d": 1 }, "$unset": { "c.x": 1 } };
+    let update = Update::parse(&update.into()).unwrap();
+    let part = Part::read(&raw, &update.touched_fields().unwrap()).unwrap();
+    let after = update.apply(part.before(), &context()).unwrap().unwrap();
+    let whole = part.changed_to(&after).unwrap();
+    assert_eq!(whole.get_array("c").unwrap().as_bytes(), odd);
+    assert_eq!(whole.get_i32("d").unwrap(), 1);
+}
