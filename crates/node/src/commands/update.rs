@@ -470,8 +470,10 @@ fn pipeline_constants(
 
 #[cfg(test)]
 mod tests {
+    use bson::RawDocument;
     use bson::raw::CString;
     use quorate_protocol::SplitMix64;
+    use quorate_query::PlainDelta;
     use quorate_query::diff::{Told, told};
     use quorate_query::matcher::MatchDetails;
     use quorate_storage::key::RecordId;
@@ -605,7 +607,7 @@ mod tests {
         let mut drawing = Drawing(SplitMix64::new(0x5eed));
         let context =
             UpdateContext::new(DateTime::from_millis(1), Timestamp { time: 1, increment: 1 });
-        let (mut on_bytes, mut changed, mut refused) = (0, 0, 0);
+        let (mut on_bytes, mut changed, mut refused, mut followed) = (0, 0, 0, 0);
         for round in 0..ROUNDS {
             let update = drawing.update();
             let Some(plain) = PlainUpdate::parse(&update) else { continue };
@@ -625,10 +627,19 @@ mod tests {
             let expected = applied(&parsed(None, general(), context), &found);
             let given = applied(&parsed(Some(plain), general(), context), &found);
             assert_eq!(given, expected, "round {round}: {update:?} of {document:?}");
+            // Another member makes the same bytes of the entry.
+            if let Ok(Some((whole, Some(delta)))) = &given {
+                let entry = RawDocument::from_bytes(delta).unwrap();
+                let after = PlainDelta::read(entry).and_then(|delta| delta.apply(&document));
+                followed += usize::from(after.is_some());
+                let after = after.map_or_else(|| whole.clone(), RawDocumentBuf::into_bytes);
+                assert_eq!(after, *whole, "round {round}: {entry:?} of {document:?}");
+            }
             changed += usize::from(matches!(given, Ok(Some(_))));
             refused += usize::from(given.is_err());
         }
         let enough = ROUNDS / 20;
         assert!(on_bytes > enough && changed > enough && refused > enough / 10);
+        assert!(followed > enough);
     }
 }

@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use bson::{Document, RawDocument, RawDocumentBuf};
-use quorate_query::Part;
 use quorate_query::diff::{apply_to_part, changed_fields};
+use quorate_query::{Part, PlainDelta};
 use quorate_storage::key::RecordId;
 
 use super::entry::{damaged, document_of, namespace_of, object_of, operation_of, target_of};
@@ -151,6 +151,13 @@ pub(super) fn prepare_entry(
             let Some((record, old)) = view.by_id(collection, id)? else {
                 return Ok(Change::Missing);
             };
+            if let Some(delta) = PlainDelta::read(object)
+                && let Some(new) = delta.apply(&old)
+            {
+                let touches = |name: &str| delta.touches(name);
+                let keys = changed_keys(collection, (&old, &new), Some(&touches))?;
+                return Ok(Change::Replace { record, old, new, keys });
+            }
             let delta = match object.get("$v") {
                 Ok(Some(_)) => Some(Document::try_from(object)?),
                 _ => None,

@@ -241,7 +241,7 @@ impl Writer<'_> {
         }
         let term = self.term_of_entry()?;
         let timestamp = self.next_timestamp();
-        let size = entry.object.as_bytes().len() + AROUND_OBJECT;
+        let size = entry.object.as_bytes().len() + AROUND_OBJECT + self.retry_bytes();
         let mut document = with_room_for(size);
         self.append_retry(&mut document, entry.statement);
         document.append(cstr!("op"), entry.operation.letter());

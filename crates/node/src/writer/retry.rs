@@ -76,6 +76,9 @@ pub(super) struct Retry {
 /// The most statements of one number, as many as one command has.
 const MAX_STATEMENTS: usize = 100_000;
 
+/// What a retryable write adds to an entry besides its result.
+const RETRY_BYTES: usize = 256;
+
 /// What is named as the entry before the first one.
 const NO_ENTRY: OpTime = OpTime::NULL;
 
@@ -222,6 +225,13 @@ impl Writer<'_> {
         if let (Some(retry), Some(_)) = (&mut self.retry, statement) {
             retry.last = Some(at);
         }
+    }
+
+    /// What a retryable write adds to an entry.
+    pub(super) fn retry_bytes(&self) -> usize {
+        let result =
+            |retry: &Retry| retry.current.as_ref().map_or(0, |(_, result)| result.as_bytes().len());
+        self.retry.as_ref().map_or(0, |retry| RETRY_BYTES + result(retry))
     }
 
     pub(super) fn current_statement(&self) -> Option<i32> {

@@ -158,7 +158,7 @@ impl<'u> PlainUpdate<'u> {
 }
 
 /// A document that was put together, unless it is larger than one may be.
-pub(super) fn document_of(bytes: Vec<u8>) -> Option<RawDocumentBuf> {
+pub(crate) fn document_of(bytes: Vec<u8>) -> Option<RawDocumentBuf> {
     (bytes.len() <= MAX_DOCUMENT_SIZE).then(|| RawDocumentBuf::from_bytes(bytes).ok())?
 }
 
@@ -256,7 +256,7 @@ pub(super) fn number(field: RawField<'_>) -> Option<Number> {
 
 /// How many levels of documents a value has, if its bytes are the only ones for it: it has no type that is out of use,
 /// no field twice, and the items of its arrays are numbered.
-pub(super) fn usual_depth(field: RawField<'_>) -> Option<usize> {
+pub(crate) fn usual_depth(field: RawField<'_>) -> Option<usize> {
     match field.kind() {
         0x03 => usual_document(field.document()?),
         0x04 => usual_array(field.document()?),
@@ -268,7 +268,7 @@ pub(super) fn usual_depth(field: RawField<'_>) -> Option<usize> {
 }
 
 /// What is nested as deep as a command can be is read without a bound of its own.
-fn usual_document(document: &RawDocument) -> Option<usize> {
+pub(crate) fn usual_document(document: &RawDocument) -> Option<usize> {
     let mut scan = RawScan::new(document);
     let (mut depth, mut count) = (0, 0);
     for field in scan.by_ref() {

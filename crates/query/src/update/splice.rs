@@ -303,13 +303,13 @@ fn date(context: &UpdateContext) -> Value<'static> {
 }
 
 /// Begins a document, and says where.
-pub(super) fn begin(out: &mut Vec<u8>) -> usize {
+pub(crate) fn begin(out: &mut Vec<u8>) -> usize {
     out.extend([0; 4]);
     out.len() - 4
 }
 
 /// Ends the document that began there.
-pub(super) fn end(out: &mut Vec<u8>, start: usize) {
+pub(crate) fn end(out: &mut Vec<u8>, start: usize) {
     out.push(0);
     // No longer than a document may be, or not used: see `document_of`.
     let length = i32::try_from(out.len() - start).unwrap_or(i32::MAX);

@@ -5,8 +5,10 @@ use crate::support::context;
 use bson::raw::{CString, cstr};
 use bson::{Bson, Document, RawBson, RawDocument, RawDocumentBuf, doc, rawdoc};
 use proptest::prelude::*;
-use quorate_query::diff::{Told, told};
-use quorate_query::{Part, PlainChange, PlainUpdate, Update, UpdateContext};
+use quorate_query::diff::{
+    OplogUpdate, Told, ToldAs, apply_oplog_update, changed_fields, oplog_update, told,
+};
+use quorate_query::{Part, PlainChange, PlainDelta, PlainUpdate, Update, UpdateContext};
 
 /// What [`Update`] makes of a document; none if a field is there twice, in which case there is no answer here.
 fn by_parsing(
@@ -95,6 +97,21 @@ fn fields() -> impl Strategy<Value = Vec<(String, Bson)>> {
     prop::collection::vec((field(), value()), 0..5)
 }
 
+/// What a delta makes of bytes, after it was compared with what it makes of the parsed document.
+fn delta_applied(entry: &Document, document: &Document) -> bool {
+    let (raw, entry_raw) = [document, entry].map(|of| RawDocumentBuf::try_from(of).unwrap()).into();
+    let Some(delta) = PlainDelta::read(&entry_raw) else { return false };
+    for name in ["a", "b", "c", "0", "1"] {
+        let fields = changed_fields(entry).unwrap();
+        assert_eq!(delta.touches(name), fields.contains(&name), "{name} of {entry}");
+    }
+    let Some(after) = delta.apply(&raw) else { return false };
+    let expected = apply_oplog_update(document, entry).unwrap();
+    let expected = RawDocumentBuf::try_from(&expected).unwrap();
+    assert_eq!(after.as_bytes(), expected.as_bytes(), "{entry} of {document}");
+    true
+}
+
 proptest! {
     #![proptest_config(ProptestConfig {
         failure_persistence: None, cases: 4096, ..ProptestConfig::default()
@@ -130,6 +147,28 @@ proptest! {
         let mut with_id = doc! { "_id": 1 };
         with_id.extend(before);
         checked(&update, &RawDocumentBuf::try_from(&with_id).unwrap());
+    }
+
+    #[test]
+    fn deltas_make_the_same_of_bytes_and_of_documents(
+        before in document(), after in document(), other in document(),
+    ) {
+        let entry = oplog_update(&before, &after, &ToldAs::ShortestDifference);
+        if let OplogUpdate::Entry(entry) = entry {
+            delta_applied(&entry, &before);
+            delta_applied(&entry, &other);
+        }
+    }
+
+    #[test]
+    fn any_bytes_may_be_given_as_a_delta(entry in document(), diff in document(), before in document()) {
+        let mut with_diff = doc! { "$v": 2, "diff": diff };
+        with_diff.extend(entry);
+        for entry in [&with_diff, &before] {
+            let raw = RawDocumentBuf::try_from(entry).unwrap();
+            let before = RawDocumentBuf::try_from(&before).unwrap();
+            PlainDelta::read(&raw).and_then(|delta| delta.apply(&before));
+        }
     }
 
     /// Nothing is lost of a document that has a field twice.
@@ -178,6 +217,44 @@ fn usual_updates_are_worked_out_on_bytes() {
         rawdoc! { "$set": {} },
     ] {
         assert_eq!(checked(&update, &before), Some(PlainChange::Unchanged), "{update:?}");
+    }
+}
+
+#[test]
+fn usual_deltas_are_applied_to_bytes() {
+    let before = doc! { "_id": 1, "a": 1, "b": { "c": 1, "d": 2 }, "l": [1], "e": 5 };
+    for diff in [
+        doc! { "u": { "a": 2 } },
+        doc! { "d": { "e": false, "none": false }, "u": { "l": [] }, "i": { "x": 1, "y": {} } },
+        doc! { "sb": { "d": { "c": false }, "i": { "x": 1 } }, "u": { "e": "text" } },
+    ] {
+        assert!(delta_applied(&doc! { "$v": 2, "diff": &diff }, &before), "{diff}");
+    }
+    for diff in [
+        doc! { "u": { "none": 1 } },
+        doc! { "i": { "a": 1 } },
+        doc! { "u": { "a": 1 }, "i": { "a": 1 } },
+        doc! { "sa": { "u": { "x": 1 } } },
+        doc! { "snone": { "u": { "x": 1 } } },
+        doc! { "sl": { "a": true, "u0": 2 } },
+        doc! { "sb": { "a": true, "u0": 2 } },
+        doc! { "x": { "a": true } },
+    ] {
+        let entry = RawDocumentBuf::try_from(&doc! { "$v": 2, "diff": &diff }).unwrap();
+        let applied = PlainDelta::read(&entry)
+            .and_then(|delta| delta.apply(&RawDocumentBuf::try_from(&before).unwrap()));
+        assert_eq!(applied, None, "{diff}");
+    }
+    let twice = raw(vec![("a".to_owned(), 1.into()), ("a".to_owned(), 2.into())]);
+    let entry = rawdoc! { "$v": 2, "diff": { "u": { "a": 3 } } };
+    assert_eq!(PlainDelta::read(&entry).unwrap().apply(&twice), None);
+    for entry in [
+        rawdoc! { "$v": 1, "diff": { "u": { "a": 2 } } },
+        rawdoc! { "$v": 2, "diff": { "u": { "a": 2 } }, "x": 1 },
+        rawdoc! { "$v": 2 },
+        rawdoc! { "_id": 1 },
+    ] {
+        assert!(PlainDelta::read(&entry).is_none(), "{entry:?}");
     }
 }
 
