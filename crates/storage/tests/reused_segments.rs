@@ -315,6 +315,30 @@ fn the_first_segment_that_is_needed_is_missed() {
     );
 }
 
+/// A store whose first segment was never given back has a record of that, too.
+#[test]
+fn a_journal_that_is_gone_whole_is_missed() {
+    // The store notes what it needs in the background, too, which may be before the first record.
+    for _ in 0..20 {
+        let directory = tempfile::tempdir().unwrap();
+        let files = SimulatedFiles::new();
+        let store = open(&files, directory.path());
+        put(&store, 1, vec![7; 300]);
+        store.sync_through(store.last_committed()).unwrap();
+        let without = files.survivor(|| Fate::Lost);
+        for (path, _) in segments(&without) {
+            without.remove(&path).unwrap();
+        }
+        let first = directory.path().join("journal/0000000000000001.seg");
+        drop(store);
+        let error = DiskStore::open_on(Arc::new(without), directory.path(), SMALL).err().unwrap();
+        assert!(
+            matches!(&error, OpenError::MissingSegment { segment } if *segment == first),
+            "{error}"
+        );
+    }
+}
+
 /// A snapshot that reads a segment keeps it from being written over.
 #[test]
 fn a_segment_is_not_reused_while_a_snapshot_reads_it() {

@@ -159,12 +159,18 @@ fn assemble(
     folder: Arc<Folder>,
     root: std::path::PathBuf,
     context: TreeContext,
-    manifest: Manifest,
+    mut manifest: Manifest,
     trees: Trees,
     recovered: Recovered,
 ) -> io::Result<Shared> {
     let files = Arc::clone(&folder.files);
     let writer = Writer::begin(folder, recovered.next)?;
+    // From here on there is a journal to be missed.
+    if manifest.first_segment == 0 {
+        let first = recovered.segments.first().unwrap_or(writer.segment());
+        manifest.first_segment = first.number;
+        manifest.write(&*files, &root)?;
+    }
     let mut keyspaces = Keyspaces::new();
     for (&number, described) in &manifest.keyspaces {
         let keyspace = match trees.get(&number) {
