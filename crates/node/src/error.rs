@@ -95,6 +95,7 @@ impl From<KeyspaceError> for CommandError {
         let code = match error {
             KeyspaceError::Poisoned => ErrorCode::FILE_STREAM_FAILED,
             KeyspaceError::DiskFull => ErrorCode::OUT_OF_DISK_SPACE,
+            KeyspaceError::TooManyFiles => ErrorCode::TOO_MANY_FILES_OPEN,
             _ => code_of_store(&error),
         };
         Self::new(code, with_source(&error))
@@ -117,6 +118,7 @@ impl From<CommitError> for CommandError {
             CommitError::KeyLength { .. } => ErrorCode::KEY_TOO_LONG,
             CommitError::Poisoned => ErrorCode::FILE_STREAM_FAILED,
             CommitError::DiskFull => ErrorCode::OUT_OF_DISK_SPACE,
+            CommitError::TooManyFiles => ErrorCode::TOO_MANY_FILES_OPEN,
             _ => code_of_store(&error),
         };
         Self::new(code, with_source(&error))

@@ -128,6 +128,7 @@ codes! {
     TOO_MANY_LOGICAL_SESSIONS = 261 "TooManyLogicalSessions",
     EXCEEDED_TIME_LIMIT = 262 "ExceededTimeLimit",
     OPERATION_NOT_SUPPORTED_IN_TRANSACTION = 263 "OperationNotSupportedInTransaction",
+    TOO_MANY_FILES_OPEN = 264 "TooManyFilesOpen",
     FAIL_POINT_SET_FAILED = 266 "FailPointSetFailed",
     PREPARED_TRANSACTION_IN_PROGRESS = 267 "PreparedTransactionInProgress",
     INDEX_BUILD_ABORTED = 276 "IndexBuildAborted",

@@ -26,7 +26,7 @@ use crate::journal::log::{Last, LogState, LogView};
 use crate::journal::record::{self, Encoded};
 use crate::journal::recovery::TornTail;
 use crate::journal::segment::{Item, Location, Mark, Segment};
-use crate::journal::{self, AppendError};
+use crate::journal::{self, AppendError, Shortage};
 use crate::manifest::{Described, Kind, Manifest};
 use crate::store::{
     Batch, Bytes, Change, CommitError, CommitSequence, Damage, Direction, KeyRange, KeyspaceError,
@@ -197,7 +197,7 @@ impl Shared {
         let mut altered = manifest.clone();
         altered.next_keyspace += 1;
         altered.keyspaces.insert(number, Described { name: name.to_owned(), kind });
-        altered.write(&*self.files, &self.root).map_err(io_error)?;
+        self.write_manifest(&altered)?;
         *manifest = altered;
         let id = KeyspaceId(u64::from(number));
         let mut commit = lock(&self.commit);
@@ -208,6 +208,17 @@ impl Shared {
         }
         Arc::make_mut(&mut published.keyspaces).insert(id, (name.to_owned(), keyspace));
         Ok(id)
+    }
+
+    /// Writes the manifest, or leaves the one that there is. If neither is certain the store stops: a keyspace that is
+    /// dropped on the disk and written to in memory would lose what is written.
+    fn write_manifest(&self, manifest: &Manifest) -> Result<(), KeyspaceError> {
+        manifest.write(&*self.files, &self.root).map_err(|error| {
+            if Shortage::of(&error).is_none() {
+                self.group.fail();
+            }
+            io_error(error)
+        })
     }
 
     fn drop_keyspace(&self, keyspace: KeyspaceId) -> Result<(), KeyspaceError> {
@@ -221,7 +232,7 @@ impl Shared {
         }
         let mut altered = manifest.clone();
         altered.keyspaces.retain(|&number, _| u64::from(number) != keyspace.0);
-        altered.write(&*self.files, &self.root).map_err(io_error)?;
+        self.write_manifest(&altered)?;
         *manifest = altered;
         let mut commit = lock(&self.commit);
         let mut published = self.published();
@@ -272,7 +283,7 @@ impl Shared {
         }
         self.check_logs(&mut commit, &batch)?;
         let begun = commit.writer.make_room(&record).map_err(|error| match error {
-            AppendError::Full => CommitError::DiskFull,
+            AppendError::Short(shortage) => shortage.into(),
             AppendError::Failed(error) => {
                 self.group.fail();
                 CommitError::Engine(Box::new(error))
@@ -465,11 +476,8 @@ fn tree_error(error: lsm_tree::Error) -> KeyspaceError {
 }
 
 fn io_error(error: std::io::Error) -> KeyspaceError {
-    if journal::is_full(&error) {
-        KeyspaceError::DiskFull
-    } else {
-        KeyspaceError::Engine(Box::new(error))
-    }
+    let shortage = Shortage::of(&error);
+    shortage.map_or_else(|| KeyspaceError::Engine(Box::new(error)), KeyspaceError::from)
 }
 
 impl Store for DiskStore {

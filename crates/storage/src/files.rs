@@ -136,8 +136,11 @@ pub(crate) fn replace(
     let file = files.create(&draft, bytes.len() as u64)?;
     file.write_at(bytes, 0)?;
     file.sync()?;
+    // Its descriptor is the one that the directory's sync needs.
+    drop(file);
     files.rename(&draft, &directory.join(name))?;
-    files.sync_directory(directory)
+    // The file has its name, though a crash may take it back: whatever failed, this was not refused as a whole.
+    files.sync_directory(directory).map_err(io::Error::other)
 }
 
 /// The files of the operating system.

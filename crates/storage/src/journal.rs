@@ -17,6 +17,7 @@ use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use crate::files::FileHandle;
+use crate::store::{CommitError, KeyspaceError};
 use folder::Folder;
 use record::Encoded;
 use segment::{Header, Location, SEGMENT_HEADER, Segment, Summary};
@@ -68,8 +69,8 @@ struct Spare {
 
 /// A record was not appended.
 pub(crate) enum AppendError {
-    /// There is no room for another segment. Nothing has changed.
-    Full,
+    /// The file of another segment could not be made. Nothing has changed.
+    Short(Shortage),
     /// What the file holds is unknown.
     Failed(io::Error),
 }
@@ -166,11 +167,11 @@ impl Writer {
                 match folder.make(number, folder.next_size(self.size).max(needed)) {
                     Ok(made) => made,
                     // A disk without room for a long segment may have some for a vote.
-                    Err(error) if is_full(&error) => {
+                    Err(error) if matches!(Shortage::of(&error), Some(Shortage::Room)) => {
                         let least = folder.first_size().max(needed);
                         folder.make(number, least).map_err(create_error)?
                     }
-                    Err(error) => return Err(AppendError::Failed(error)),
+                    Err(error) => return Err(create_error(error)),
                 }
             }
         };
@@ -369,11 +370,47 @@ fn broken() -> io::Error {
     io::Error::other("an earlier write to the journal has failed")
 }
 
+/// What it means that the file of a segment could not be made. Nothing has been written to it: the next attempt makes it
+/// anew, and a start in between removes it.
 fn create_error(error: io::Error) -> AppendError {
-    if is_full(&error) { AppendError::Full } else { AppendError::Failed(error) }
+    Shortage::of(&error).map_or(AppendError::Failed(error), AppendError::Short)
 }
 
-/// Whether the disk, or what this user may use of it, is full.
-pub(crate) fn is_full(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+/// What is used up, so that a file could not be made. It was not begun, and may be made later.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Shortage {
+    /// The disk, or what this user may use of it.
+    Room,
+    /// The file descriptors of the process or the system.
+    Descriptors,
+}
+
+impl Shortage {
+    pub(crate) fn of(error: &io::Error) -> Option<Self> {
+        const ENFILE: i32 = 23;
+        const EMFILE: i32 = 24;
+        match (error.kind(), error.raw_os_error()) {
+            (io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded, _) => Some(Self::Room),
+            (_, Some(ENFILE | EMFILE)) => Some(Self::Descriptors),
+            _ => None,
+        }
+    }
+}
+
+impl From<Shortage> for CommitError {
+    fn from(shortage: Shortage) -> Self {
+        match shortage {
+            Shortage::Room => Self::DiskFull,
+            Shortage::Descriptors => Self::TooManyFiles,
+        }
+    }
+}
+
+impl From<Shortage> for KeyspaceError {
+    fn from(shortage: Shortage) -> Self {
+        match shortage {
+            Shortage::Room => Self::DiskFull,
+            Shortage::Descriptors => Self::TooManyFiles,
+        }
+    }
 }

@@ -40,6 +40,8 @@ struct Disk {
     room: Option<u64>,
     fail_writes: bool,
     fail_syncs: bool,
+    /// Whether every call that opens a file or a directory fails.
+    has_no_descriptor: bool,
     /// Syncs that pretend to be done.
     ignore_syncs: bool,
     power: Power,
@@ -94,6 +96,12 @@ impl SimulatedFiles {
     /// From now on syncs fail, or succeed again.
     pub fn fail_syncs(&self, fail: bool) {
         self.lock().fail_syncs = fail;
+    }
+
+    /// From now on no file and no directory can be opened, as in a process that has used up its descriptors, or they can
+    /// again.
+    pub fn use_up_descriptors(&self, used_up: bool) {
+        self.lock().has_no_descriptor = used_up;
     }
 
     /// From now on syncs of files and directories do nothing, as if the program had forgotten them or the power
@@ -197,6 +205,14 @@ impl Disk {
         Ok(())
     }
 
+    fn take_descriptor(&self) -> io::Result<()> {
+        const EMFILE: i32 = 24;
+        match self.has_no_descriptor {
+            true => Err(io::Error::from_raw_os_error(EMFILE)),
+            false => Ok(()),
+        }
+    }
+
     fn number(&self, path: &Path) -> io::Result<u64> {
         self.names.get(path).copied().ok_or_else(|| io::ErrorKind::NotFound.into())
     }
@@ -217,6 +233,7 @@ impl Files for SimulatedFiles {
 
     fn create(&self, path: &Path, zeros: u64) -> io::Result<Arc<dyn FileHandle>> {
         let mut disk = self.lock();
+        disk.take_descriptor()?;
         disk.take_room(zeros)?;
         let number = disk.next_file;
         disk.next_file += 1;
@@ -228,7 +245,9 @@ impl Files for SimulatedFiles {
     }
 
     fn open(&self, path: &Path) -> io::Result<Arc<dyn FileHandle>> {
-        let number = self.lock().number(path)?;
+        let disk = self.lock();
+        disk.take_descriptor()?;
+        let number = disk.number(path)?;
         Ok(Arc::new(SimulatedFile { disk: Arc::clone(&self.disk), number }))
     }
 
@@ -249,6 +268,7 @@ impl Files for SimulatedFiles {
 
     fn sync_directory(&self, path: &Path) -> io::Result<()> {
         let mut disk = self.lock();
+        disk.take_descriptor()?;
         if disk.sync_does_nothing() {
             return Ok(());
         }

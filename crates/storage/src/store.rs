@@ -586,6 +586,9 @@ pub enum KeyspaceError {
     /// The disk has no room for the files of a keyspace.
     #[error("the disk is full; free some space and try again")]
     DiskFull,
+    /// The files of a keyspace cannot be opened.
+    #[error("no more files can be opened; raise the limit of open files and try again")]
+    TooManyFiles,
     /// An earlier sync failed.
     #[error("the store stopped writing after a failed sync; restart to recover what was synced")]
     Poisoned,
@@ -627,6 +630,11 @@ pub enum CommitError {
     /// The disk has no room for the batch. Nothing of it is stored, and the store goes on.
     #[error("the disk is full, and the batch is not stored; free some space and try again")]
     DiskFull,
+    /// The journal needs another file and none can be opened. Nothing of the batch is stored, and the store goes on.
+    #[error(
+        "no more files can be opened, and the batch is not stored; raise the limit of open files"
+    )]
+    TooManyFiles,
     /// An earlier sync or write failed.
     #[error("the store stopped writing after a failed sync; restart to recover what was synced")]
     Poisoned,

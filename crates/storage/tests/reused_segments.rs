@@ -252,6 +252,36 @@ fn a_store_on_a_full_disk_goes_on_in_its_own_segments() {
     assert_eq!(pairs(&store).len(), 100);
 }
 
+/// A process that has used up its descriptors opens no segment. The write is refused, nothing is lost, and later ones
+/// succeed: with a file that is kept to be written over, and without one.
+#[test]
+fn a_store_without_descriptors_refuses_a_batch_and_goes_on() {
+    let directory = tempfile::tempdir().unwrap();
+    let files = SimulatedFiles::new();
+    let store = open(&files, directory.path());
+    let mut number = 0;
+    let mut refusals = 0;
+    while refusals < 20 {
+        let mut batch = Batch::new();
+        batch.insert(keyspace(&store), &u64::to_be_bytes(number), vec![7; 300]);
+        // The store makes its next segment ahead, so that several batches are stored all the same.
+        files.use_up_descriptors(number % 40 >= 10);
+        match store.commit(batch) {
+            Ok(_) => number += 1,
+            Err(CommitError::TooManyFiles) => {
+                refusals += 1;
+                files.use_up_descriptors(false);
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+    store.sync_through(store.last_committed()).unwrap();
+    assert_eq!(pairs(&store).len() as u64, number);
+    let after = files.crash(|| Fate::Lost);
+    drop(store);
+    assert_eq!(pairs(&open(&after, directory.path())).len() as u64, number);
+}
+
 /// A file that is kept to be written over, and one that is prepared, take room on the disk as well.
 #[test]
 fn all_files_of_the_journal_count_as_used() {

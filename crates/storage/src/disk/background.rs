@@ -12,7 +12,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use super::{Shared, lock};
-use crate::journal;
+use crate::journal::{self, Shortage};
 use crate::manifest::Kind;
 use crate::store::{Bytes, CommitError, KeyRange, ReplayPoint, check_key, check_rising};
 use crate::trees::Tree;
@@ -20,7 +20,7 @@ use crate::trees::Tree;
 /// A tree whose oldest unflushed record is further back than this in the journal is flushed.
 const MAX_REPLAY_BYTES: u64 = 64 << 20;
 
-/// How long a flush that found the disk full waits before it is tried again.
+/// How long a flush that found the disk full, or no descriptor left, waits before it is tried again.
 const RETRY_AFTER: Duration = Duration::from_millis(500);
 
 /// How long nothing is committed until memtables that are worth it are flushed.
@@ -50,12 +50,12 @@ pub(super) struct Work {
 struct State {
     wanted: bool,
     merges: BTreeSet<u32>,
-    /// Merges that found the disk full.
+    /// Merges that found no room.
     put_off: BTreeSet<u32>,
     /// Whether nothing was committed for a while before the last flush, so that merges need not wait until they are worth it.
     is_quiet: bool,
-    /// The disk was full when a flush was tried last.
-    full: bool,
+    /// What a flush that was tried last found used up.
+    shortage: Option<Shortage>,
 }
 
 impl Work {
@@ -124,26 +124,31 @@ impl Drop for Background {
 
 /// A background step failed.
 enum Failure {
-    Full,
+    /// A file could not be made. Nothing has changed, and the step is tried again.
+    Short(Shortage),
     Other,
 }
 
 impl Failure {
     fn worse(self, other: Self) -> Self {
-        if let Self::Full = self { other } else { self }
+        if let Self::Short(_) = self { other } else { self }
     }
 }
 
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Self {
-        if journal::is_full(&error) { Self::Full } else { Self::Other }
+        Shortage::of(&error).map_or(Self::Other, Self::Short)
     }
 }
 
 impl From<lsm_tree::Error> for Failure {
     fn from(error: lsm_tree::Error) -> Self {
         match error {
-            lsm_tree::Error::Io(error) => error.into(),
+            lsm_tree::Error::Io(error) if Shortage::of(&error) == Some(Shortage::Room) => {
+                Self::Short(Shortage::Room)
+            }
+            // Without a descriptor, too: the engine may have renamed its list of tables before it could not open the
+            // directory to sync it.
             _ => Self::Other,
         }
     }
@@ -158,8 +163,8 @@ impl Shared {
         }
         let mut state = lock(&work.state);
         while work.behind.load(Ordering::Acquire) && !work.stops() {
-            if state.full {
-                return Err(CommitError::DiskFull);
+            if let Some(shortage) = state.shortage {
+                return Err(shortage.into());
             }
             if self.group.has_failed() {
                 return Err(CommitError::Poisoned);
@@ -177,7 +182,7 @@ impl Shared {
             let mut is_quiet = false;
             while !state.wanted && !work.stops() {
                 let watches = work.watches.load(Ordering::Acquire);
-                let patience = match (state.full, watches) {
+                let patience = match (state.shortage.is_some(), watches) {
                     (true, _) => RETRY_AFTER,
                     (false, true) => QUIET_AFTER,
                     (false, false) => {
@@ -190,25 +195,25 @@ impl Shared {
                 state = next;
                 let before = std::mem::replace(&mut last, self.group.last_committed());
                 is_quiet = timeout.timed_out() && watches && before == last;
-                state.wanted |= is_quiet || timeout.timed_out() && state.full;
+                state.wanted |= is_quiet || timeout.timed_out() && state.shortage.is_some();
             }
             state.wanted = false;
             drop(state);
             if work.stops() {
                 return;
             }
-            let full = match self.flush_round(is_quiet) {
-                Ok(()) => false,
-                Err(Failure::Full) => true,
+            let shortage = match self.flush_round(is_quiet) {
+                Ok(()) => None,
+                Err(Failure::Short(shortage)) => Some(shortage),
                 Err(Failure::Other) => {
                     // What a tree or the manifest holds is unknown.
                     self.group.fail();
-                    false
+                    None
                 }
             };
             self.judge();
             let mut state = lock(&work.state);
-            state.full = full;
+            state.shortage = shortage;
             let put_off = std::mem::take(&mut state.put_off);
             state.merges.extend(put_off);
             state.is_quiet = is_quiet;
@@ -354,7 +359,7 @@ impl Shared {
     /// Why a write is refused after a flush that it needs has failed.
     fn refusal(&self, failure: Failure) -> CommitError {
         match failure {
-            Failure::Full => CommitError::DiskFull,
+            Failure::Short(shortage) => shortage.into(),
             Failure::Other => {
                 self.group.fail();
                 CommitError::Poisoned
@@ -478,10 +483,10 @@ impl Shared {
             let mut state = lock(&work.state);
             match merged {
                 Ok(()) => {}
-                Err(Failure::Full) => {
+                Err(Failure::Short(shortage)) => {
                     // The flushing thread tries again in a while.
                     state.put_off.insert(number);
-                    state.full = true;
+                    state.shortage = Some(shortage);
                     work.wanted.notify_one();
                 }
                 Err(Failure::Other) => self.group.fail(),
