@@ -38,7 +38,7 @@ pub(crate) use self::oplog::{
 };
 use self::purge::Discarded;
 use self::retry::Retry;
-pub(crate) use self::retry::RetryableWrite;
+pub(crate) use self::retry::{RetryableWrite, StatementIds};
 pub(crate) use self::totals::{Growth, Totals};
 use crate::catalog::{Collection, Ident, Index};
 use crate::context::{Interrupt, Now};
@@ -281,8 +281,7 @@ impl<'n> Writer<'n> {
                 continue;
             }
             let failed = placed.is_err();
-            let place = i32::try_from(place).ok().filter(|_| self.is_retryable());
-            let statement = upsert.or(place);
+            let statement = upsert.or_else(|| self.statement_id(place));
             results.push(placed.map(|place| pending.add(Staged { document, place, statement })));
             if pending.bytes > MAX_BATCH_BYTES || collection.capped.is_some() {
                 self.commit_inserts(collection, &mut pending)?;

@@ -259,6 +259,52 @@ fn a_repeated_write_is_answered_as_before() {
     }
 }
 
+/// Commands that share a number are told apart by the numbers of their statements, which clients may give: a write that
+/// was not done yet must not be answered as if it were.
+#[test]
+fn statements_of_one_number_are_told_apart_by_their_own_numbers() {
+    let member = support::set::primary();
+    let run = |mut write: Document, ids: Document| {
+        write.extend(doc! {"lsid": lsid(1), "txnNumber": 1_i64});
+        write.extend(ids);
+        member.run(write)
+    };
+    let insert = |ids: &[i32]| {
+        let documents: Vec<_> = ids.iter().map(|id| doc! {"_id": id}).collect();
+        doc! {"insert": "c", "documents": documents}
+    };
+    let told = |reply: &Document| reply.get_array("retriedStmtIds").cloned().unwrap_or_default();
+    assert_eq!(told(&run(insert(&[1]), doc! {"stmtIds": [5]})), []);
+    assert_eq!(told(&run(insert(&[2, 3]), doc! {"stmtIds": [7, 6]})), []);
+    assert_eq!(told(&run(insert(&[4, 5]), doc! {"stmtId": 8})), []);
+    assert_eq!(member.find(doc! {"find": "c"}).len(), 5);
+    assert_eq!(told(&run(insert(&[1, 6]), doc! {"stmtIds": [5, 10]})), [5.into()]);
+    assert_eq!(told(&run(insert(&[4, 5]), doc! {"stmtId": 8})), [8.into(), 9.into()]);
+    assert_eq!(member.find(doc! {"find": "c"}).len(), 6);
+    let update = doc! {"update": "c", "updates": [{"q": {"_id": 1}, "u": {"$inc": {"n": 1}}}]};
+    let modify = doc! {"findAndModify": "c", "query": {"_id": 1}, "update": {"$inc": {"n": 1}}};
+    let delete = doc! {"delete": "c", "deletes": [{"q": {"_id": {"$gt": 3}}, "limit": 1}]};
+    for (place, write) in [update, modify, delete].into_iter().enumerate() {
+        for id in [20 + 2 * place as i32, 21 + 2 * place as i32] {
+            let first = run(write.clone(), doc! {"stmtId": id});
+            assert!(!first.contains_key("retriedStmtIds") && !first.contains_key("retriedStmtId"));
+            let again = run(write.clone(), doc! {"stmtId": id});
+            let one = again.get_i32("retriedStmtId").ok();
+            assert_eq!(one.map_or_else(|| told(&again), |one| vec![one.into()]), [id.into()]);
+        }
+    }
+    assert_eq!(member.find(doc! {"find": "c", "filter": {"_id": 1}}), [doc! {"_id": 1, "n": 4}]);
+    assert_eq!(member.find(doc! {"find": "c"}).len(), 4);
+    for (ids, code) in [
+        (doc! {"stmtIds": [30, 31]}, 16),
+        (doc! {"stmtIds": [30], "stmtId": 30}, 72),
+        (doc! {"stmtIds": [-1]}, 2),
+        (doc! {"stmtIds": ["x"]}, 14),
+    ] {
+        assert_eq!(run(insert(&[9]), ids.clone()).get_i32("code").unwrap(), code, "{ids}");
+    }
+}
+
 /// Earlier versions kept every result in a row of its own.
 #[test]
 fn a_write_of_an_earlier_version_is_not_repeated() {

@@ -29,7 +29,7 @@ pub(super) fn delete(request: &Request<'_>, mut command: Command) -> Result<Outc
     let concern = WriteConcern::parse(&command)?;
 
     let mut writer = request.write();
-    writer.begin_retryable(request.retryable.as_ref())?;
+    writer.begin_retryable(request.retryable.as_ref(), statements.len())?;
     let retried = retried_statements(&writer, statements.len());
     let mut results = Vec::with_capacity(statements.len());
     for (place, statement) in statements.iter().enumerate() {

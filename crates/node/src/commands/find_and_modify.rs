@@ -86,7 +86,7 @@ pub(super) fn find_and_modify(
     if let Some(update) = &mut update {
         update.context.timestamp = writer.next_timestamp();
     }
-    writer.begin_retryable(request.retryable.as_ref())?;
+    writer.begin_retryable(request.retryable.as_ref(), 1)?;
     let mut reply = loop {
         if let Some(reply) = earlier_reply(request, &writer) {
             return Ok(concern.reply(to_raw(&reply)?, None));
@@ -151,7 +151,7 @@ impl Modification {
 fn earlier_reply(request: &Request<'_>, writer: &Writer<'_>) -> Option<Document> {
     let mut reply = writer.earlier_result(0)?.clone();
     request.node.counters().retried_command(1);
-    reply.insert("retriedStmtId", 0);
+    reply.insert("retriedStmtId", writer.statement_id(0)?);
     reply.insert("ok", 1.0);
     Some(reply)
 }

@@ -39,7 +39,7 @@ pub(super) fn insert(request: &Request<'_>, mut command: Command) -> Result<Outc
 
     count_capped(request, &namespace)?;
     let mut writer = request.write();
-    writer.begin_retryable(request.retryable.as_ref())?;
+    writer.begin_retryable(request.retryable.as_ref(), documents.len())?;
     let retried = retried_statements(&writer, documents.len());
     let results = if retried.len() == documents.len() {
         // Nothing is left to do: a collection that was dropped since is not made again.
@@ -102,7 +102,7 @@ fn write_errors<T>(results: &[Result<T, CommandError>]) -> Vec<Bson> {
 pub(super) fn counted_reply<T>(
     n: i32,
     results: &[Result<T, CommandError>],
-    retried: &[usize],
+    retried: &[Retried],
 ) -> Result<RawDocumentBuf, CommandError> {
     let mut reply = with_room_for(REPLY_BYTES);
     reply.append(cstr!("n"), n);
@@ -110,10 +110,17 @@ pub(super) fn counted_reply<T>(
     Ok(reply)
 }
 
+/// A statement of a repeated command that was done the first time.
+pub(super) struct Retried {
+    place: usize,
+    id: i32,
+}
+
 /// The statements of a repeated command that were done the first time.
-pub(super) fn retried_statements(writer: &Writer<'_>, statements: usize) -> Vec<usize> {
-    let retried: Vec<usize> =
-        (0..statements).filter(|place| writer.earlier_result(*place).is_some()).collect();
+pub(super) fn retried_statements(writer: &Writer<'_>, statements: usize) -> Vec<Retried> {
+    let done = (0..statements).filter(|place| writer.earlier_result(*place).is_some());
+    let retried = done.filter_map(|place| Some(Retried { place, id: writer.statement_id(place)? }));
+    let retried: Vec<_> = retried.collect();
     writer.node().counters().retried_command(retried.len());
     retried
 }
@@ -123,11 +130,11 @@ pub(super) fn retried_statements(writer: &Writer<'_>, statements: usize) -> Vec<
 pub(super) fn end_reply<T>(
     reply: &mut RawDocumentBuf,
     results: &[Result<T, CommandError>],
-    retried: &[usize],
+    retried: &[Retried],
 ) -> Result<(), CommandError> {
     append_array(reply, cstr!("writeErrors"), write_errors(results))?;
-    let looked_at = retried.iter().filter(|place| **place < results.len());
-    let retried = looked_at.map(|place| Bson::from(*place as i32)).collect();
+    let looked_at = retried.iter().filter(|retried| retried.place < results.len());
+    let retried = looked_at.map(|retried| Bson::from(retried.id)).collect();
     append_array(reply, cstr!("retriedStmtIds"), retried)?;
     reply.append(cstr!("ok"), 1.0);
     Ok(())

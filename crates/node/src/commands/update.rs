@@ -12,7 +12,7 @@ use quorate_query::{Part, PlainChange, PlainUpdate, Update, UpdateContext};
 
 use super::common::{LazyCompiler, WriteConcern, check_collation, count_capped};
 use super::insert::{
-    KEEP_EMPTY_TIMESTAMPS, REPLY_BYTES, append_array, check_writable, end_reply,
+    KEEP_EMPTY_TIMESTAMPS, REPLY_BYTES, Retried, append_array, check_writable, end_reply,
     retried_statements, statements,
 };
 use super::steps::{Asked, Query, Search, Steps, Wanted};
@@ -69,7 +69,7 @@ pub(super) fn update(request: &Request<'_>, mut command: Command) -> Result<Outc
     let mut ahead = ahead.into_iter();
     count_capped(request, &namespace)?;
     let mut writer = request.write();
-    writer.begin_retryable(request.retryable.as_ref())?;
+    writer.begin_retryable(request.retryable.as_ref(), statements.len())?;
     let retried = retried_statements(&writer, statements.len());
     let mut results = Vec::with_capacity(statements.len());
     for (place, statement) in statements.iter().enumerate() {
@@ -135,7 +135,7 @@ struct Statement<'s> {
 
 fn summary(
     results: &[Result<Updated, CommandError>],
-    retried: &[usize],
+    retried: &[Retried],
 ) -> Result<RawDocumentBuf, CommandError> {
     let done = || results.iter().flatten();
     let matched: u64 = done().map(|updated| updated.matched).sum();

@@ -27,7 +27,7 @@ use crate::node::Node;
 use crate::records::parse_record;
 use crate::sessions::SessionId;
 use crate::transactions::{is_abort, is_apply_ops};
-use crate::writer::{RetryableWrite, Writer};
+use crate::writer::{RetryableWrite, StatementIds, Writer};
 
 /// A document that a rollback takes away.
 #[derive(Clone, Debug)]
@@ -101,7 +101,8 @@ pub(super) fn statement_of(entry: &RawDocument) -> Result<Option<Statement>, Com
         return Ok(None);
     };
     let session = SessionId::from_entry(lsid)?;
-    Ok(Some((RetryableWrite { session, number }, statement)))
+    let write = RetryableWrite { session, number, statements: StatementIds::default() };
+    Ok(Some((write, statement)))
 }
 
 /// Whether a command makes or removes an index.

@@ -20,7 +20,7 @@ use crate::moments::Moment;
 use crate::node::Node;
 use crate::replication::not_writable;
 use crate::sessions::SessionId;
-use crate::writer::{RetryableWrite, Writer};
+use crate::writer::{RetryableWrite, StatementIds, Writer};
 
 /// Stages that look at more than a snapshot, or write.
 const FORBIDDEN_STAGES: [&str; 10] = [
@@ -79,7 +79,8 @@ pub(crate) fn enter(
             return Err(invalid(format!("{} cannot be retried; leave txnNumber out", facts.name)));
         }
         None => {
-            return Ok(Numbered::Retryable(RetryableWrite { session: *session, number }));
+            let (session, statements) = (*session, StatementIds::of(&fields)?);
+            return Ok(Numbered::Retryable(RetryableWrite { session, number, statements }));
         }
         Some(true) => return Err(invalid("autocommit must be false wherever it is given")),
         Some(false) => {}

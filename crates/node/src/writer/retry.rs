@@ -19,10 +19,11 @@
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
+use std::sync::Arc;
 
 use bson::raw::cstr;
 use bson::spec::BinarySubtype;
-use bson::{Binary, Document, RawDocument, RawDocumentBuf};
+use bson::{Binary, Bson, Document, RawDocument, RawDocumentBuf};
 use quorate_protocol::{OpTime, OpTimeAndWallTime};
 use quorate_storage::key::RecordId;
 use quorate_storage::{Batch, Bytes, Direction, KeyRange};
@@ -30,6 +31,7 @@ use quorate_transactions::{Arrival, Kind, Refusal, Verdict};
 
 use super::Writer;
 use crate::error::{CommandError, ErrorCode};
+use crate::fields::{Fields, whole_number};
 use crate::records::{EMPTY_DOCUMENT, View, parse_record};
 use crate::replication::entry_position;
 use crate::sessions::SessionId;
@@ -49,12 +51,77 @@ const STATEMENT_BYTES: usize = size_of::<i32>();
 pub(crate) struct RetryableWrite {
     pub(crate) session: SessionId,
     pub(crate) number: i64,
+    pub(crate) statements: StatementIds,
+}
+
+/// The numbers of a write's statements. Several commands may share a transaction number if their statements have
+/// different numbers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum StatementIds {
+    /// They are counted from this one: `stmtId`, or nought.
+    From(i32),
+    /// Each has its own: `stmtIds`.
+    Listed(Arc<[i32]>),
+}
+
+impl Default for StatementIds {
+    fn default() -> Self {
+        Self::From(0)
+    }
+}
+
+impl StatementIds {
+    /// Reads `stmtId` and `stmtIds`.
+    pub(crate) fn of(fields: &Fields<'_>) -> Result<Self, CommandError> {
+        let number = |given: i64| {
+            i32::try_from(given).ok().filter(|given| *given >= 0).ok_or_else(|| {
+                CommandError::bad_value(format!("{given} is no number of a statement"))
+            })
+        };
+        match (fields.integer("stmtId")?, fields.array("stmtIds")?) {
+            (None, None) => Ok(Self::default()),
+            (Some(first), None) => number(first).map(Self::From),
+            (None, Some(listed)) => {
+                let read = |given: &Bson| match whole_number(given) {
+                    Some(given) => number(given),
+                    None => Err(fields.wrong_type("stmtIds", given, "int")),
+                };
+                Ok(Self::Listed(listed.iter().map(read).collect::<Result<_, _>>()?))
+            }
+            (Some(_), Some(_)) => Err(CommandError::new(
+                ErrorCode::INVALID_OPTIONS,
+                "May not specify both stmtId and stmtIds in a write command",
+            )),
+        }
+    }
+
+    fn check_count(&self, statements: usize) -> Result<(), CommandError> {
+        match self {
+            Self::Listed(listed) if listed.len() != statements => Err(CommandError::new(
+                ErrorCode::INVALID_LENGTH,
+                format!(
+                    "Number of statement ids must match the number of batch entries. Got {} \
+                     statement ids but {statements} entries",
+                    listed.len()
+                ),
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    fn id(&self, place: usize) -> Option<i32> {
+        match self {
+            Self::From(first) => first.checked_add(i32::try_from(place).ok()?),
+            Self::Listed(listed) => listed.get(place).copied(),
+        }
+    }
 }
 
 /// How far a retryable write has come.
 pub(super) struct Retry {
     pub(super) session: SessionId,
     pub(super) number: i64,
+    statements: StatementIds,
     /// Whether the store knows of this number.
     announced: bool,
     /// What earlier tries of the write did.
@@ -83,12 +150,14 @@ const RETRY_BYTES: usize = 256;
 const NO_ENTRY: OpTime = OpTime::NULL;
 
 impl Writer<'_> {
-    /// Says which retryable write the coming changes belong to.
+    /// Says which retryable write the coming changes of so many statements belong to.
     pub(crate) fn begin_retryable(
         &mut self,
         write: Option<&RetryableWrite>,
+        statements: usize,
     ) -> Result<(), CommandError> {
         let Some(write) = write else { return Ok(()) };
+        write.statements.check_count(statements)?;
         let arrival = Arrival { number: write.number, kind: Kind::RetryableWrite };
         let row = self.session_row(&write.session)?;
         let known = row.as_deref().and_then(SessionRow::from_bytes);
@@ -107,7 +176,11 @@ impl Writer<'_> {
     /// Learns what a repetition of this write did while the lock was free.
     pub(crate) fn look_for_repetition(&mut self) -> Result<(), CommandError> {
         let Some(retry) = &self.retry else { return Ok(()) };
-        let write = RetryableWrite { session: retry.session, number: retry.number };
+        let write = RetryableWrite {
+            session: retry.session,
+            number: retry.number,
+            statements: retry.statements.clone(),
+        };
         let known = self.known_results(&write, self.session_row(&write.session)?)?;
         if let Some(retry) = &mut self.retry {
             (retry.announced, retry.done, retry.last) = (known.announced, known.done, known.last);
@@ -171,19 +244,24 @@ impl Writer<'_> {
         recorded
     }
 
-    /// What came of a statement the first time, if it was done.
-    pub(crate) fn earlier_result(&self, statement: usize) -> Option<&Document> {
-        let statement = i32::try_from(statement).ok()?;
-        self.retry.as_ref()?.done.get(&statement)
+    /// The number of the statement at a place of a retryable write.
+    pub(crate) fn statement_id(&self, place: usize) -> Option<i32> {
+        self.retry.as_ref()?.statements.id(place)
+    }
+
+    /// What came of the statement at a place the first time, if it was done.
+    pub(crate) fn earlier_result(&self, place: usize) -> Option<&Document> {
+        self.retry.as_ref()?.done.get(&self.statement_id(place)?)
     }
 
     /// Says what will have come of a statement once its change is committed.
     pub(crate) fn enter_statement(
         &mut self,
-        statement: usize,
+        place: usize,
         result: impl FnOnce() -> RawDocumentBuf,
     ) {
-        if let (Some(retry), Ok(statement)) = (&mut self.retry, i32::try_from(statement)) {
+        let statement = self.statement_id(place);
+        if let (Some(retry), Some(statement)) = (&mut self.retry, statement) {
             retry.current = Some((statement, result()));
             retry.image = None;
         }
@@ -402,7 +480,7 @@ fn is_kept_in_row(statement: i32, result: &[u8]) -> bool {
 
 /// A write without its earlier results, if it is not too old for its session's row.
 fn known_retry(write: &RetryableWrite, row: Option<&[u8]>) -> Result<Retry, CommandError> {
-    let RetryableWrite { session, number } = write;
+    let RetryableWrite { session, number, statements } = write;
     let known = row.and_then(SessionRow::from_bytes);
     if let Some(known) = known.map(|row| row.number).filter(|known| number < known) {
         return Err(CommandError::new(
@@ -418,6 +496,7 @@ fn known_retry(write: &RetryableWrite, row: Option<&[u8]>) -> Result<Retry, Comm
     Ok(Retry {
         session: *session,
         number: *number,
+        statements: statements.clone(),
         announced: same.is_some(),
         done: BTreeMap::new(),
         current: None,
