@@ -12,6 +12,7 @@ use quorate_protocol::MonotonicTime;
 
 use crate::body::CommandBody;
 use crate::error::{CommandError, ErrorCode};
+use crate::fields::check_known;
 use crate::users::LoggedIn;
 
 /// How long a session lives without being used, in minutes, as `hello` announces it.
@@ -29,6 +30,13 @@ pub(crate) const UUID_BYTES: usize = 16;
 /// Bytes of `{id: <UUID>}`: its length, the type, name, length and subtype of the field, the UUID and the end.
 const LSID_BYTES: usize = 4 + 1 + 3 + 4 + 1 + UUID_BYTES + 1;
 
+/// Bytes of `{id: <UUID>}`.
+const LSID_BYTES: usize = 30;
+
+/// The fields of an `lsid`. The digest of the user's name is left unread: a session is its user's anyway. Those by which a
+/// router makes sessions within a session are not here; read without them it would be another session.
+const LSID_FIELDS: [&str; 2] = ["id", "uid"];
+
 /// The UUID of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct SessionId([u8; UUID_BYTES]);
@@ -41,7 +49,9 @@ impl SessionId {
     /// Reads the `lsid` of a command.
     pub(crate) fn from_command(body: &CommandBody) -> Result<Option<Self>, CommandError> {
         // Nearly every command has one: it is read where it is.
-        if let Some(session) = body.get_raw_document("lsid").and_then(Self::from_raw) {
+        let lsid = body.get_raw_document("lsid");
+        let lsid = lsid.filter(|lsid| lsid.as_bytes().len() == LSID_BYTES);
+        if let Some(session) = lsid.and_then(Self::from_raw) {
             return Ok(Some(session));
         }
         match body.get("lsid") {
@@ -71,6 +81,7 @@ impl SessionId {
 
     /// Reads `{id: <UUID>}`.
     pub(crate) fn from_lsid(lsid: &Document) -> Result<Self, CommandError> {
+        check_known(lsid.keys(), "lsid", &LSID_FIELDS)?;
         match lsid.get("id") {
             Some(Bson::Binary(id)) => {
                 let bytes = id.bytes.as_slice().try_into().ok();
@@ -202,6 +213,7 @@ impl Sessions {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fields::to_raw;
     use bson::doc;
 
     #[test]
@@ -215,6 +227,22 @@ mod tests {
         let error = SessionId::from_lsid(&doc! {"id": short}).unwrap_err();
         assert_eq!(error.code, ErrorCode::INVALID_UUID);
         assert!(SessionId::from_lsid(&doc! {}).is_err());
+        assert_eq!(to_raw(&session.to_lsid()).unwrap().as_bytes().len(), LSID_BYTES);
+        let command =
+            |lsid: &Document| SessionId::from_command(&doc! {"x": 1, "lsid": lsid}.into());
+        let with = |name: &str, value: Bson| {
+            let mut lsid = session.to_lsid();
+            lsid.insert(name, value);
+            lsid
+        };
+        assert_eq!(command(&session.to_lsid()).unwrap(), Some(session.clone()));
+        let uid = Binary { subtype: BinarySubtype::Generic, bytes: vec![1; 32] };
+        assert_eq!(command(&with("uid", uid.into())).unwrap(), Some(session.clone()));
+        // A session within a session is not that session.
+        for (name, value) in [("txnNumber", Bson::Int64(1)), ("txnUUID", Bson::Null)] {
+            let error = command(&with(name, value)).unwrap_err();
+            assert_eq!(error.code, ErrorCode::UNKNOWN_FIELD, "{name}");
+        }
         assert_eq!(SessionId::from_command(&doc! {"ping": 1}.into()).unwrap(), None);
     }
 
