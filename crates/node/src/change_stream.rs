@@ -31,6 +31,7 @@ pub(crate) use self::images::{IMAGE_ROW, check_images_option, keeps_images, show
 pub(crate) use self::open::{is_change_stream, open};
 pub use self::room::{Awaited, StreamWait, Wake};
 use self::room::{Passed, shows};
+use crate::cursors::MAX_BATCH_BYTES;
 use crate::error::{CommandError, ErrorCode};
 use crate::fields::to_raw;
 use crate::node::Node;
@@ -45,8 +46,12 @@ const MAX_SCANNED: usize = 2_000;
 /// Entries that are read in one go.
 const READ_STEP: usize = 512;
 
-/// Events that wait to be sent; no more entries are looked at while there are as many.
+/// Events that wait to be sent; no more are made while there are as many.
 const MAX_WAITING: usize = 1_000;
+
+/// Bytes of events that wait to be sent, as many as a reply holds: no more events are made while there are as many. A
+/// stream keeps them for as long as its client does not ask.
+const MAX_WAITING_BYTES: usize = MAX_BATCH_BYTES;
 
 /// Entries of unfinished transactions that one stream remembers.
 const MAX_OPEN_ENTRIES: usize = 10_000;
@@ -67,6 +72,9 @@ pub(crate) struct ChangeStream {
     /// Entries of transactions whose last entry has not come yet, by session and number.
     unfinished: BTreeMap<Vec<u8>, Vec<Arc<Document>>>,
     waiting: VecDeque<Waiting>,
+    waiting_bytes: usize,
+    /// The last event of the entry after `position` that waits or was sent, if others of that entry found no room.
+    partly: Option<String>,
     /// The token of the last event that was sent.
     last_sent: Option<String>,
     /// Whether every committed entry had been looked at the last time.
@@ -117,6 +125,7 @@ impl ChangeStream {
             return None;
         }
         let next = self.waiting.pop_front()?;
+        self.waiting_bytes -= size;
         self.last_sent = Some(next.token);
         Some(next.document)
     }
@@ -168,7 +177,7 @@ impl ChangeStream {
         let mut scanned = 0;
         self.catch_up();
         self.caught_up = false;
-        while self.waiting.len() < wanted.min(MAX_WAITING) && scanned < MAX_SCANNED && !self.ended {
+        while !self.has_enough(wanted) && scanned < MAX_SCANNED && !self.ended {
             self.variables.meter().step()?;
             let entries = node.change_feed().after(node, self.position, READ_STEP)?;
             if entries.is_empty() {
@@ -177,14 +186,22 @@ impl ChangeStream {
             }
             for (timestamp, entry) in entries {
                 scanned += 1;
-                self.look_at(node, timestamp, &entry)?;
+                if !self.look_at(node, timestamp, &entry)? {
+                    break;
+                }
                 self.position = timestamp;
-                if self.ended || self.waiting.len() >= wanted.min(MAX_WAITING) {
+                if self.ended || self.has_enough(wanted) {
                     break;
                 }
             }
         }
         Ok(())
+    }
+
+    /// Whether so many events wait, or as many as a stream keeps.
+    fn has_enough(&self, wanted: usize) -> bool {
+        let most = wanted.min(MAX_WAITING);
+        self.waiting.len() >= most || self.waiting_bytes >= MAX_WAITING_BYTES
     }
 
     /// Moves on past what was not for this stream while it waited.
@@ -235,29 +252,40 @@ impl ChangeStream {
         Outlook::News
     }
 
+    /// Lets the events of an entry wait. Returns false if there was no room for all: the entry is to be looked at again.
     fn look_at(
         &mut self,
         node: &Node,
         timestamp: u64,
         entry: &Arc<Document>,
-    ) -> Result<(), CommandError> {
+    ) -> Result<bool, CommandError> {
         let images = StoredImages::of(node);
         let found = match transaction_key(entry) {
             None => events(entry, &images, &self.options).map_err(event_error)?,
             Some(key) => self.transaction(node, key, entry, &images)?,
         };
-        for event in found {
+        let mut found = found.into_iter().peekable();
+        while let Some(event) = found.next() {
             // The stream began inside of a transaction.
             if timestamp_from(event.token.cluster_time).as_u64() <= self.started_at {
+                continue;
+            }
+            let token = event.token.to_hex();
+            if self.partly.as_ref().is_some_and(|taken| token <= *taken) {
                 continue;
             }
             if self.passes(&event)? {
                 self.take(event, &images)?;
             }
             if self.ended {
-                return Ok(());
+                return Ok(true);
+            }
+            if found.peek().is_some() && self.has_enough(MAX_WAITING) {
+                self.partly = Some(token);
+                return Ok(false);
             }
         }
+        self.partly = None;
         // The whole entry has been looked at, and the event to resume after was not in it. A transaction that holds the
         // event is told with its last entry.
         if let Some(resume) = &self.resume_after
@@ -266,7 +294,7 @@ impl ChangeStream {
         {
             return Err(not_found(resume));
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Whether a transaction whose last entry has not come yet has an entry of this time.
@@ -358,7 +386,7 @@ impl ChangeStream {
                     "an event is larger than 16 MiB; use $changeStreamSplitLargeEvent",
                 )));
             }
-            self.waiting.push_back(Waiting { document: raw.into(), token: token.to_hex() });
+            self.let_wait(raw.into(), token.to_hex());
             return Ok(());
         }
         let seen = self.resume_after.take().and_then(|resume| resume.fragment);
@@ -370,9 +398,14 @@ impl ChangeStream {
             }
             let number = (!whole).then_some(place as i64);
             let token = ResumeToken { fragment: number, ..token.clone() }.to_hex();
-            self.waiting.push_back(Waiting { document: to_raw(fragment)?.into(), token });
+            self.let_wait(to_raw(fragment)?.into(), token);
         }
         Ok(())
+    }
+
+    fn let_wait(&mut self, document: DocumentBytes, token: String) {
+        self.waiting_bytes += document.as_bytes().len();
+        self.waiting.push_back(Waiting { document, token });
     }
 }
 

@@ -75,6 +75,8 @@ pub(crate) fn open(
         resume_after,
         unfinished: Default::default(),
         waiting: Default::default(),
+        waiting_bytes: 0,
+        partly: None,
         last_sent: None,
         caught_up: false,
         ended: false,

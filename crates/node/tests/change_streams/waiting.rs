@@ -271,3 +271,48 @@ fn a_stream_is_resumed_after_each_event_of_a_transaction_of_many_entries() {
         assert_eq!(resumed.events(), events[place + 1..], "after event {place}");
     }
 }
+
+/// A stream keeps the events that its client does not ask for: no more of them than a reply holds, whether they are of many
+/// entries or of one transaction.
+#[test]
+fn a_stream_keeps_no_more_events_than_a_reply_holds() {
+    const DOCUMENTS: i32 = 48;
+    let member = primary();
+    let insert = |id: i32| {
+        let text = "x".repeat(1_000_000);
+        doc! { "insert": "c", "documents": [{ "_id": id, "text": text }] }
+    };
+    let mut stream = watch(&member, "c", doc! {});
+    for id in 0..DOCUMENTS {
+        member.ok(insert(id));
+    }
+    transact(&member, 1, (DOCUMENTS..2 * DOCUMENTS).map(insert).collect());
+    commit(&member);
+    let read = || {
+        let reply = member.ok(doc! { "serverStatus": 1, "$db": "admin" });
+        reply.get_document("changeStreams").unwrap().get_i64("entriesRead").unwrap()
+    };
+    let id_of =
+        |event: &Document| event.get_document("documentKey").unwrap().get_i32("_id").unwrap();
+    let before = read();
+    let mut next = 0;
+    while next < 2 * DOCUMENTS {
+        let reply = stream.get_more();
+        let cursor = reply.get_document("cursor").unwrap();
+        let batch = cursor.get_array("nextBatch").unwrap();
+        assert!(batch.len() < 20, "{} events", batch.len());
+        if next == 0 {
+            assert!(read() - before < 24, "{} entries", read() - before);
+        }
+        for event in batch {
+            assert_eq!(id_of(event.as_document().unwrap()), next);
+            next += 1;
+        }
+        // What waits to be sent is not lost to a client that comes back.
+        let token = cursor.get_document("postBatchResumeToken").unwrap();
+        let resumed = watch(&member, "c", doc! { "resumeAfter": token });
+        let first = resumed.first.first().map(id_of);
+        assert_eq!(first, (next < 2 * DOCUMENTS).then_some(next));
+    }
+    assert!(stream.events().is_empty());
+}
