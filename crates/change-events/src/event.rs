@@ -385,7 +385,9 @@ impl Translator<'_> {
         collection: &str,
         index: i64,
     ) -> Result<Vec<Event>, EventError> {
-        if !self.shows(operation.database, collection) {
+        let is_view = operation.object.contains_key("viewOn");
+        let hidden = is_view && !self.options.show_expanded_events;
+        if hidden || !self.shows(operation.database, collection) {
             return Ok(Vec::new());
         }
         let mut event = self.plain(place, "drop", &operation, Document::new(), index);

@@ -100,7 +100,11 @@ impl Writer<'_> {
 
     /// Removes a collection, and ends its cursors. Its keys are purged later, by [`purge_step`](Self::purge_step).
     pub(crate) fn drop_collection(&mut self, collection: &Collection) -> Result<(), CommandError> {
-        let command = doc! { "drop": &collection.namespace.collection };
+        let mut command = doc! { "drop": &collection.namespace.collection };
+        // Change streams tell views from collections.
+        if let Some(source) = collection.options.get("viewOn") {
+            command.insert("viewOn", source.clone());
+        }
         let logged = Arc::new(collection.clone());
         self.change_catalog(Some(command), |catalog, keyspace, batch| {
             remove(catalog, collection, keyspace, batch);

@@ -528,6 +528,26 @@ fn the_end_of_a_database_is_told_collection_by_collection() {
     assert_eq!(undone.entries, 1);
 }
 
+/// The manual, "drop Event": of a collection. Views are part of the expanded events.
+#[test]
+fn a_dropped_view_is_an_expanded_event() {
+    let member = primary();
+    member.insert("c", vec![doc! { "_id": 1 }]);
+    let mut plain = watch(&member, 1, doc! {});
+    let mut expanded = watch(&member, 1, doc! { "showExpandedEvents": true });
+    let mut named = watch(&member, "v", doc! {});
+    for _ in 0..2 {
+        member.ok(doc! { "create": "v", "viewOn": "c", "pipeline": [] });
+        member.ok(doc! { "drop": "v" });
+    }
+    member.ok(doc! { "create": "v", "viewOn": "c", "pipeline": [] });
+    member.ok(doc! { "dropDatabase": 1 });
+    assert_eq!(plain.types(), ["drop", "dropDatabase", "invalidate"]);
+    let expected = ["create", "drop", "create", "drop", "create", "drop", "drop", "dropDatabase"];
+    assert_eq!(expanded.types()[..expected.len()], expected);
+    assert_eq!(named.types(), ["invalidate"]);
+}
+
 #[test]
 fn a_modified_collection_is_told_with_what_it_was_before() {
     let member = primary();
