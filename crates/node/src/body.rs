@@ -165,6 +165,11 @@ impl CommandBody {
         &self.name
     }
 
+    /// The bytes that its documents came as.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
     /// The database that the command is meant for.
     pub fn database(&self) -> &str {
         if self.database.is_empty() {

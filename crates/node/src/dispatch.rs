@@ -277,6 +277,8 @@ fn prepare<'a>(
     let moment = node.pin(reads_at, context.now.monotonic)?;
     // A statement cannot be run again: its transaction has begun.
     let may_look_at = context.may_look_at.filter(|_| transaction.is_none());
+    let can_run_again = facts.effect == Effect::Reads;
+    let interrupt = Arc::clone(&context.interrupt);
     let request = Request {
         node,
         context,
@@ -286,7 +288,7 @@ fn prepare<'a>(
         moment,
         reads_at,
         retryable,
-        interrupt: InterruptSlot::within(Arc::clone(&context.interrupt), may_look_at),
+        interrupt: InterruptSlot::within(interrupt, may_look_at, can_run_again),
         transaction,
         ends,
         has_ended: OnceLock::new(),

@@ -30,6 +30,10 @@ const RUN_LENGTH: u32 = 4;
 /// read and thrown away, which must cost less than looking the wanted one up.
 const MAX_GAP: u64 = 4;
 
+/// How often the evaluation of expressions may ask whether to go on, on a thread that many clients share: every thousand
+/// steps, so this is a fraction of a millisecond.
+const SHORT_EVALUATION: u64 = 16;
+
 /// The interrupt of the command that currently drives a scan, and what its scans have looked at. A
 /// cursor outlives its commands.
 #[derive(Clone, Debug, Default)]
@@ -44,6 +48,8 @@ struct Slot {
     way: OnceLock<Way>,
     /// How many documents may be looked at; 0 without a limit.
     may_look_at: AtomicU64,
+    /// How often the evaluation of expressions has asked whether to go on, of a command that can be run again aside.
+    asked: Option<AtomicU64>,
     /// Whether that was not enough.
     gave_way: AtomicBool,
 }
@@ -65,17 +71,23 @@ enum Way {
 
 impl InterruptSlot {
     pub(crate) fn new(interrupt: Arc<Interrupt>) -> Self {
-        Self::within(interrupt, None)
+        Self::within(interrupt, None, false)
     }
 
-    /// The same for a command that may look at so many documents, and then must give way to others.
-    pub(crate) fn within(interrupt: Arc<Interrupt>, may_look_at: Option<u64>) -> Self {
+    /// The same for a command that may look at so many documents, and then must give way to others. One that can be run
+    /// again gives way to them as well if it evaluates expressions for long.
+    pub(crate) fn within(
+        interrupt: Arc<Interrupt>,
+        may_look_at: Option<u64>,
+        can_run_again: bool,
+    ) -> Self {
         Self(Arc::new(Slot {
             interrupt: Mutex::new(interrupt),
             keys: AtomicU64::new(0),
             documents: AtomicU64::new(0),
             way: OnceLock::new(),
             may_look_at: AtomicU64::new(may_look_at.unwrap_or(0)),
+            asked: can_run_again.then(AtomicU64::default),
             gave_way: AtomicBool::new(false),
         }))
     }
@@ -90,13 +102,31 @@ impl InterruptSlot {
     pub(crate) fn check_room(&self, heavy: bool) -> Result<(), CommandError> {
         let limit = self.0.may_look_at.load(Ordering::Relaxed);
         let few = !heavy && self.0.documents.load(Ordering::Relaxed) <= limit;
-        if limit == 0 || few {
+        if few {
+            return Ok(());
+        }
+        self.give_way()
+    }
+
+    /// Refuses to evaluate for longer than a command may while it keeps others waiting: a document is enough for that.
+    fn check_evaluation(&self) -> Result<(), CommandError> {
+        let Some(asked) = &self.0.asked else { return Ok(()) };
+        count(asked, 1);
+        if asked.load(Ordering::Relaxed) <= SHORT_EVALUATION {
+            return Ok(());
+        }
+        self.give_way()
+    }
+
+    /// Ends a command that keeps others waiting. It may go on if it does not.
+    fn give_way(&self) -> Result<(), CommandError> {
+        if self.0.may_look_at.load(Ordering::Relaxed) == 0 {
             return Ok(());
         }
         self.0.gave_way.store(true, Ordering::Relaxed);
         Err(CommandError::new(
             ErrorCode::INTERNAL_ERROR,
-            "the command looks at many documents and is run again aside",
+            "the command takes long and is run again aside",
         ))
     }
 
@@ -165,7 +195,8 @@ impl InterruptSlot {
 
 impl quorate_query::expression::Interrupt for InterruptSlot {
     fn check(&self) -> Result<(), QueryError> {
-        Self::check(self).map_err(Into::into)
+        Self::check(self)?;
+        self.check_evaluation().map_err(Into::into)
     }
 
     fn leave(&self, remains: Box<dyn Any + Send>) {

@@ -2,8 +2,9 @@
 //!
 //! A command runs on a thread that many clients share as long as it is short. Reads begin there and are
 //! run again aside once they have looked at [`Context::may_look_at`](crate::Context::may_look_at)
-//! documents. Writes are asked before they begin, as they cannot be run twice: one that looks its
-//! documents up by key is short, one that scans for them is long.
+//! documents, or have evaluated expressions for long. Writes and statements of transactions are asked before they
+//! begin, as they cannot be run twice: one that looks its documents up by key is short, one that scans for them
+//! is long, and so is one with an expression that repeats others.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -45,11 +46,25 @@ impl Node {
             let cursor = command.body.get_i64("getMore").ok();
             return !cursor.is_some_and(|cursor| self.is_quiet_stream(cursor));
         }
-        if facts.effect != Effect::Writes {
-            return false;
+        match facts.effect {
+            // It would wait for the write lock as long as a long write holds it.
+            Effect::Writes => {
+                self.has_long_writes() || self.scans_to_write(command) || repeats(command)
+            }
+            Effect::Reads if command.body.contains_key("autocommit") => {
+                self.scans_to_read(command) || repeats(command)
+            }
+            Effect::Reads | Effect::Inspects => false,
         }
-        // It would wait for the write lock as long as a long write holds it.
-        self.has_long_writes() || self.scans_to_write(command)
+    }
+
+    /// Whether a read goes through documents that it does not name.
+    fn scans_to_read(&self, command: &Command) -> bool {
+        match command.body.get("filter") {
+            Some(Bson::Document(filter)) if is_by_id(filter.get("_id")) => false,
+            Some(Bson::Document(filter)) => !self.plans_points(command, filter),
+            _ => true,
+        }
     }
 
     /// Whether a write scans for the documents that it changes.
@@ -98,6 +113,32 @@ impl Node {
         };
         plan::choose(&question).is_ok_and(|plan| plan.is_point())
     }
+}
+
+/// Whether a command has an expression that evaluates another for each element of an array: then what it costs is not in
+/// proportion to what it reads.
+fn repeats(command: &Command) -> bool {
+    // What is inserted is not evaluated.
+    if command.name() == "insert" {
+        return false;
+    }
+    let documents = command.sequences.iter().flat_map(|(_, documents)| documents);
+    let mut parts = documents.map(|document| document.as_bytes()).chain([command.body.bytes()]);
+    parts.any(has_repetition)
+}
+
+/// Whether there is the name of such an expression among these bytes of BSON.
+fn has_repetition(bytes: &[u8]) -> bool {
+    const REPEATING: [&[u8]; 3] = [b"$map\0", b"$filter\0", b"$reduce\0"];
+    let mut rest = bytes;
+    while let Some(place) = rest.iter().position(|byte| *byte == b'$') {
+        rest = &rest[place..];
+        if REPEATING.iter().any(|name| rest.starts_with(name)) {
+            return true;
+        }
+        rest = &rest[1..];
+    }
+    false
 }
 
 /// Whether a query for this `_id` names one document.

@@ -235,9 +235,9 @@ mod tests {
             lsid.insert(name, value);
             lsid
         };
-        assert_eq!(command(&session.to_lsid()).unwrap(), Some(session.clone()));
+        assert_eq!(command(&session.to_lsid()).unwrap(), Some(session));
         let uid = Binary { subtype: BinarySubtype::Generic, bytes: vec![1; 32] };
-        assert_eq!(command(&with("uid", uid.into())).unwrap(), Some(session.clone()));
+        assert_eq!(command(&with("uid", uid.into())).unwrap(), Some(session));
         // A session within a session is not that session.
         for (name, value) in [("txnNumber", Bson::Int64(1)), ("txnUUID", Bson::Null)] {
             let error = command(&with(name, value)).unwrap_err();
