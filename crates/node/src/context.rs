@@ -9,6 +9,7 @@ use std::time::Duration;
 use bson::{Bson, Document, RawBsonRef, RawDocument, RawDocumentBuf};
 use quorate_protocol::{MonotonicTime, OpTime, WallTime};
 use quorate_storage::CommitSequence;
+use quorate_wire::MAX_BSON_OBJECT_SIZE;
 
 use crate::body::CommandBody;
 use crate::command_table::{CommandFacts, Effect, find};
@@ -26,6 +27,10 @@ const MAX_SHORT_DOCUMENTS: usize = 256;
 
 /// Bytes up to which a command takes little time to read: a query of many values takes long to prepare.
 pub const MAX_SHORT_BYTES: usize = 256 * 1024;
+
+/// Bytes of a command, or of a document beside it: a document of the largest size, and what a command has besides. Read into
+/// values it takes many times that memory, so that a whole message of it would be too much.
+const MAX_COMMAND_BYTES: usize = MAX_BSON_OBJECT_SIZE + 16 * 1024;
 
 /// Both clocks at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -208,6 +213,8 @@ impl Command {
         body: &RawDocument,
         beside: Vec<(String, Vec<DocumentBytes>)>,
     ) -> Result<Self, CommandError> {
+        check_size(body)?;
+        beside.iter().flat_map(|(_, documents)| documents).try_for_each(|it| check_size(it))?;
         let mut parsed = CommandBody::from_raw(body)?;
         let mut sequences = Vec::new();
         for (name, documents) in beside {
@@ -526,6 +533,20 @@ impl Interrupt {
     }
 }
 
+fn check_size(document: &RawDocument) -> Result<(), CommandError> {
+    let size = document.as_bytes().len();
+    if size <= MAX_COMMAND_BYTES {
+        return Ok(());
+    }
+    Err(CommandError::new(
+        ErrorCode::BSON_OBJECT_TOO_LARGE,
+        format!(
+            "BSONObj size: {size} is invalid. Size must be between 0 and {MAX_COMMAND_BYTES}; send \
+             documents in several commands"
+        ),
+    ))
+}
+
 #[cfg(test)]
 mod tests {
     use bson::{doc, rawdoc};
@@ -547,6 +568,22 @@ mod tests {
         assert!(!is_wide("delete", vec![rawdoc! { "q": {}, "limit": 1 }]));
         assert!(is_wide("delete", vec![rawdoc! { "q": {}, "limit": 0 }]));
         assert!(is_wide("insert", vec![rawdoc! { "text": "x".repeat(MAX_SHORT_BYTES) }]));
+    }
+
+    /// The manual, "BSON Document Size": 16 MiB, and as much more as a command needs around a document.
+    #[test]
+    fn a_command_is_no_larger_than_a_document_and_what_it_needs_besides() {
+        let of = |bytes: usize| rawdoc! { "ping": 1, "text": "x".repeat(bytes) };
+        let code = |body: &RawDocument, beside: Vec<RawDocumentBuf>| {
+            let beside = vec![("documents".to_owned(), beside)];
+            Command::from_raw(body, beside).err().map(|error| error.code)
+        };
+        let insert = rawdoc! { "insert": "c" };
+        assert_eq!(code(&of(MAX_BSON_OBJECT_SIZE), Vec::new()), None);
+        assert_eq!(code(&insert, vec![of(MAX_BSON_OBJECT_SIZE); 2]), None);
+        let refused = Some(ErrorCode::BSON_OBJECT_TOO_LARGE);
+        assert_eq!(code(&of(MAX_COMMAND_BYTES), Vec::new()), refused);
+        assert_eq!(code(&insert, vec![of(1), of(MAX_COMMAND_BYTES)]), refused);
     }
 
     #[test]
