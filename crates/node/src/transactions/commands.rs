@@ -2,9 +2,9 @@
 
 use bson::{RawDocumentBuf, doc};
 use quorate_protocol::OpTime;
-use quorate_transactions::{AbortReason, Arrival, Kind, Verdict};
+use quorate_transactions::{Arrival, Kind, Verdict};
 
-use super::enter::{abort_for, label};
+use super::enter::label;
 use super::refused;
 use crate::context::{Command, Outcome, Reply};
 use crate::dispatch::Request;
@@ -38,7 +38,9 @@ pub(crate) fn commit(request: &Request<'_>, command: Command) -> Result<Outcome,
                     done(&mut writer, &command, position.map_or(read_at, |at| at.op_time))
                 }
                 Err(error) => {
-                    abort_for(&mut writer, &body, AbortReason::Failed);
+                    // The commit was the statement that ran: the table need not keep why it ended.
+                    let _ = writer.state.transactions.table.finish(transaction, false);
+                    writer.forget_ended();
                     // The fail point of retryable writes fails after the change was made.
                     Err(error)
                 }

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use bson::{Bson, RawBsonRef};
-use quorate_transactions::{AbortReason, Arrival, Kind, Place, Refusal, Stored, Verdict, labels};
+use quorate_transactions::{Arrival, Kind, Place, Refusal, Stored, Verdict, labels};
 use quorate_wire::find_field;
 
 use super::rows::SessionRow;
@@ -406,12 +406,6 @@ pub(crate) fn label(error: &mut CommandError, command: &CommandBody) {
             error.labels.push(label.name().to_owned());
         }
     }
-}
-
-/// Aborts a transaction for a reason that the host knows.
-pub(super) fn abort_for(writer: &mut Writer<'_>, body: &Body, reason: AbortReason) {
-    writer.state.transactions.table.abort(body.id, reason);
-    writer.forget_ended();
 }
 
 fn invalid(message: impl Into<String>) -> CommandError {
