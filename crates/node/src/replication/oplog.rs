@@ -133,7 +133,18 @@ impl Node {
         let first = self.read_oplog(Bound::Unbounded, 1, usize::MAX)?;
         Ok(first.last.map_or(OpTime::NULL, |position| position.op_time))
     }
+
+    /// Whether the oplog begins with the first entry of the set: nothing was before it.
+    pub(crate) fn has_whole_history(&self) -> Result<bool, CommandError> {
+        let first = self.read_oplog(Bound::Unbounded, 1, usize::MAX)?.entries.into_iter().next();
+        let message =
+            first.as_ref().and_then(|entry| entry.get_document("o").ok()?.get_str("msg").ok());
+        Ok(message == Some(INITIATING))
+    }
 }
+
+/// What the first entry of a set says.
+const INITIATING: &str = "initiating set";
 
 pub(super) fn last_position(node: &Node, oplog: Ident) -> Result<OpTimeAndWallTime, CommandError> {
     last_in(&node.view(), Some(oplog))
@@ -160,7 +171,7 @@ pub(super) fn initiating_entry(timestamp: Timestamp, wall: WallTime) -> RawDocum
     rawdoc! {
         "op": "n",
         "ns": "",
-        "o": { "msg": "initiating set" },
+        "o": { "msg": INITIATING },
         "ts": to_bson_timestamp(timestamp),
         "t": 0_i64,
         "v": 2_i64,

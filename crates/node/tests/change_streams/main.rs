@@ -609,6 +609,24 @@ fn options_that_are_null_are_absent() {
     assert_eq!(member.code(unknown), 40415);
 }
 
+/// Nothing is lost before the first entry of a set.
+#[test]
+fn a_stream_from_before_the_set_shows_everything_while_the_log_is_whole() {
+    let member = Member::with_history(quorate_storage::ModelStore::new(), 1 << 30);
+    member.node.join_replica_set(support::now()).unwrap();
+    let config = doc! { "_id": "rs0", "version": 1, "members": [{ "_id": 0, "host": "a:1" }] };
+    let config = Arc::new(quorate_wire::replica_set::parse_config(&config).unwrap());
+    let initiate = quorate_replication::Change::Initiate(config);
+    member.node.persist(&initiate, support::now()).unwrap();
+    support::set::show(&member.node, quorate_protocol::MemberState::Primary, true);
+    member.insert("c", vec![doc! { "_id": 1 }]);
+    for time in [0, 1] {
+        let early = Bson::Timestamp(bson::Timestamp { time, increment: time });
+        let mut stream = watch(&member, "c", doc! { "startAtOperationTime": early });
+        assert_eq!(stream.types(), ["insert"]);
+    }
+}
+
 /// The log may be trimmed between the opening and a look: a stream must not pass over what is gone.
 #[test]
 fn a_stream_that_is_overtaken_by_the_trimming_of_the_oplog_is_told_so() {
