@@ -207,3 +207,48 @@ fn rows(store: &DiskStore, keyspace: &str) -> usize {
     let (_, found) = keyspaces.iter().find(|(name, _)| name == keyspace).unwrap();
     store.snapshot().scan(*found, KeyRange::all(), Direction::Forward).unwrap().count()
 }
+
+/// What the files below a directory take.
+fn bytes_of(directory: &Path) -> u64 {
+    let entries = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
+    let bytes = |path: std::path::PathBuf| match path.is_dir() {
+        true => bytes_of(&path),
+        // The store may remove it meanwhile.
+        false => fs::metadata(&path).map_or(0, |file| file.len()),
+    };
+    entries.map(bytes).sum()
+}
+
+#[test]
+fn the_status_tells_what_the_store_takes_on_disk() {
+    let directory = tempfile::tempdir().unwrap();
+    let (store, node) = open(directory.path());
+    let text = "x".repeat(10_000);
+    for batch in 0..30 {
+        let documents: Vec<_> =
+            (0..100).map(|n| doc! {"_id": batch * 100 + n, "text": &text}).collect();
+        run(&node, doc! {"insert": "c", "documents": documents, "$db": "db"});
+    }
+    store.sync_through(store.last_committed()).unwrap();
+    // Segments and tables are made in the background.
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    loop {
+        let status = run(&node, doc! {"serverStatus": 1, "$db": "admin"});
+        let told = |section: &str| {
+            status.get_document(section).unwrap().get_i64("diskBytes").unwrap() as u64
+        };
+        let (journal, all) = (told("journal"), told("storageEngine"));
+        let trees = bytes_of(&directory.path().join("trees"));
+        let is_journal = journal > 0 && journal == bytes_of(&directory.path().join("journal"));
+        // Beside its tables a tree has some small files.
+        let tables = all - journal;
+        if is_journal && tables > 1 << 20 && tables <= trees && trees - tables < trees / 10 {
+            break;
+        }
+        assert!(
+            std::time::Instant::now() < deadline,
+            "{journal} of {all}, trees {trees}: {status}"
+        );
+        std::thread::yield_now();
+    }
+}
