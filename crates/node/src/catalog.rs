@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bson::{Binary, Bson, DateTime, Document, RawDocument, doc};
+use quorate_query::Meter;
 use quorate_query::expression::{Compiler, Variables};
 use quorate_query::matcher::Matcher;
 use quorate_query::value::{DocumentRef, Path};
@@ -27,6 +28,7 @@ use crate::fields::{to_raw, whole_number};
 use crate::index_keys::IndexField;
 use crate::namespace::Namespace;
 use crate::plan::same_key;
+use crate::scheduling::has_repetition;
 
 /// The most indexes one collection may have.
 pub(crate) const MAX_INDEXES: usize = 64;
@@ -178,35 +180,43 @@ impl Index {
 pub(crate) struct Validator {
     /// With expressions that see no time.
     matcher: Arc<Matcher>,
-    /// The rules, if their expressions ask for the time: then they are read for each document.
-    timed: Option<Document>,
+    /// The rules, if their expressions ask for the time or may take long: then they are read for each document.
+    read_anew: Option<Document>,
+    /// Whether they may take long.
+    pub(crate) is_costly: bool,
 }
 
 impl Validator {
     /// Reads the rules.
     pub(crate) fn parse(rules: &Document) -> Result<Self, CommandError> {
-        let matcher = Arc::new(Matcher::parse_with(rules, &Self::compiler(None))?);
-        let timed = names_the_time(rules).then(|| rules.clone());
-        Ok(Self { matcher, timed })
+        let matcher = Arc::new(Matcher::parse_with(rules, &Self::compiler(None, None))?);
+        let is_costly = has_repetition(to_raw(rules)?.as_bytes());
+        let read_anew = (is_costly || names_the_time(rules)).then(|| rules.clone());
+        Ok(Self { matcher, read_anew, is_costly })
     }
 
     /// What compiles the expressions of rules.
-    pub(crate) fn compiler(now: Option<Now>) -> Compiler {
-        let variables = Variables::new(0);
-        Compiler::new(match now {
-            Some(now) => variables.with_now(DateTime::from_millis(now.wall.as_millis())),
+    pub(crate) fn compiler(now: Option<Now>, meter: Option<Meter>) -> Compiler {
+        let mut variables = Variables::new(0);
+        if let Some(now) = now {
+            variables = variables.with_now(DateTime::from_millis(now.wall.as_millis()));
+        }
+        Compiler::new(match meter {
+            Some(meter) => variables.with_meter(meter),
             None => variables,
         })
     }
 
     /// Whether a document follows the rules.
-    pub(crate) fn accepts(&self, document: &RawDocument, now: Now) -> Result<bool, CommandError> {
+    pub(crate) fn accepts(
+        &self,
+        document: &RawDocument,
+        compiler: impl Fn() -> Compiler,
+    ) -> Result<bool, CommandError> {
         let document = DocumentRef::Raw(document);
-        Ok(match &self.timed {
+        Ok(match &self.read_anew {
             None => self.matcher.matches(document)?,
-            Some(rules) => {
-                Matcher::parse_with(rules, &Self::compiler(Some(now)))?.matches(document)?
-            }
+            Some(rules) => Matcher::parse_with(rules, &compiler())?.matches(document)?,
         })
     }
 }
@@ -501,4 +511,30 @@ fn dropped_key(ident: Ident) -> Vec<u8> {
     let mut key = vec![DROPPED_ROW];
     key.extend(ident.prefix());
     key
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::context::{Interrupt, Interruption};
+    use crate::finder::InterruptSlot;
+
+    /// Rules are applied while no other client can write: they must end with the command.
+    #[test]
+    fn rules_that_may_take_long_end_with_the_command_that_they_are_applied_for() {
+        let repeats = bson::doc! { "$filter": { "input": "$a", "cond": { "$gt": ["$$this", 0] } } };
+        let rules = bson::doc! { "$expr": { "$gt": [{ "$size": repeats }, 0] } };
+        let validator = Validator::parse(&rules).unwrap();
+        let document = bson::rawdoc! { "a": [1, 2, 3] };
+        let interrupt = Arc::new(Interrupt::default());
+        let compiler = || {
+            let slot = Arc::new(InterruptSlot::new(Arc::clone(&interrupt)));
+            Validator::compiler(None, Some(Meter::of_operation(slot, Arc::default())))
+        };
+        assert!(validator.is_costly && validator.accepts(&document, compiler).unwrap());
+        interrupt.set(Interruption::Killed);
+        let error = validator.accepts(&document, compiler).unwrap_err();
+        assert_eq!(error.code, ErrorCode::INTERRUPTED);
+        assert!(!Validator::parse(&bson::doc! { "a": { "$gt": 1 } }).unwrap().is_costly);
+    }
 }

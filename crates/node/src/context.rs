@@ -387,6 +387,8 @@ pub struct Interrupt {
     done: AtomicU64,
     total: AtomicU64,
     conflicts: AtomicU64,
+    /// How often its expressions may still ask whether to go on while it holds the write lock; 0 while it does not.
+    held: AtomicU64,
     /// What the command has looked at, once it is done.
     work: Mutex<Work>,
     remains: Mutex<Remains>,
@@ -410,6 +412,10 @@ impl fmt::Debug for Remains {
 
 /// How many values a command may leave: one for each stage that holds documents. More are freed at once.
 const MAX_REMAINS: usize = 64;
+
+/// How often expressions may ask whether to go on while the write lock is held: a hundred million steps, a few seconds in
+/// which no other client can write.
+const MAX_HELD_EVALUATION: u64 = 100_000;
 
 /// Why a command should stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -445,6 +451,27 @@ impl Interrupt {
     pub fn set_waiting(&self, waiting: bool) {
         self.waiting.store(waiting, Ordering::Relaxed);
         self.waited.fetch_or(waiting, Ordering::Relaxed);
+    }
+
+    /// Says whether the command holds the write lock from now on.
+    pub(crate) fn set_holding(&self, holds: bool) {
+        self.held.store(if holds { MAX_HELD_EVALUATION } else { 0 }, Ordering::Relaxed);
+    }
+
+    /// Refuses to evaluate without end while other writers wait. Only the thread that holds the lock evaluates then.
+    pub(crate) fn check_held_evaluation(&self) -> Result<(), CommandError> {
+        match self.held.load(Ordering::Relaxed) {
+            0 => Ok(()),
+            1 => Err(CommandError::new(
+                ErrorCode::MAX_TIME_MS_EXPIRED,
+                "an expression of a write takes too long while other writes wait; evaluate it in a \
+                 read, and write what comes of it",
+            )),
+            left => {
+                self.held.store(left - 1, Ordering::Relaxed);
+                Ok(())
+            }
+        }
     }
 
     /// The command has met a key that a transaction holds, and waits.
@@ -584,6 +611,21 @@ mod tests {
         let refused = Some(ErrorCode::BSON_OBJECT_TOO_LARGE);
         assert_eq!(code(&of(MAX_COMMAND_BYTES), Vec::new()), refused);
         assert_eq!(code(&insert, vec![of(1), of(MAX_COMMAND_BYTES)]), refused);
+    }
+
+    #[test]
+    fn expressions_end_while_others_cannot_write_and_only_then() {
+        let interrupt = Interrupt::default();
+        let asked = |times| (0..times).try_for_each(|_| interrupt.check_held_evaluation());
+        asked(MAX_HELD_EVALUATION + 1).unwrap();
+        interrupt.set_holding(true);
+        asked(MAX_HELD_EVALUATION - 1).unwrap();
+        assert_eq!(asked(1).unwrap_err().code, ErrorCode::MAX_TIME_MS_EXPIRED);
+        // Others had their turn meanwhile.
+        interrupt.set_holding(true);
+        asked(1).unwrap();
+        interrupt.set_holding(false);
+        asked(MAX_HELD_EVALUATION + 1).unwrap();
     }
 
     #[test]

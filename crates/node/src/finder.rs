@@ -195,7 +195,10 @@ impl InterruptSlot {
 
 impl quorate_query::expression::Interrupt for InterruptSlot {
     fn check(&self) -> Result<(), QueryError> {
-        Self::check(self)?;
+        let interrupt = self.0.interrupt.lock().unwrap_or_else(PoisonError::into_inner);
+        interrupt.check()?;
+        interrupt.check_held_evaluation()?;
+        drop(interrupt);
         self.check_evaluation().map_err(Into::into)
     }
 

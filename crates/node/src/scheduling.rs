@@ -49,13 +49,25 @@ impl Node {
         match facts.effect {
             // It would wait for the write lock as long as a long write holds it.
             Effect::Writes => {
-                self.has_long_writes() || self.scans_to_write(command) || repeats(command)
+                self.has_long_writes()
+                    || self.scans_to_write(command)
+                    || repeats(command)
+                    || self.validates_for_long(command)
             }
             Effect::Reads if command.body.contains_key("autocommit") => {
                 self.scans_to_read(command) || repeats(command)
             }
             Effect::Reads | Effect::Inspects => false,
         }
+    }
+
+    /// Whether the rules of the collection that a command writes to may take long.
+    fn validates_for_long(&self, command: &Command) -> bool {
+        let Some(name) = command.body.get_text(command.name()) else { return false };
+        let Ok(namespace) = Namespace::new(command.database(), name) else { return false };
+        let catalog = self.catalog();
+        let collection = catalog.get(&namespace);
+        collection.and_then(|found| found.validator.as_ref()).is_some_and(|rules| rules.is_costly)
     }
 
     /// Whether a read goes through documents that it does not name.
@@ -128,7 +140,7 @@ fn repeats(command: &Command) -> bool {
 }
 
 /// Whether there is the name of such an expression among these bytes of BSON.
-fn has_repetition(bytes: &[u8]) -> bool {
+pub(crate) fn has_repetition(bytes: &[u8]) -> bool {
     const REPEATING: [&[u8]; 3] = [b"$map\0", b"$filter\0", b"$reduce\0"];
     let mut rest = bytes;
     while let Some(place) = rest.iter().position(|byte| *byte == b'$') {

@@ -30,9 +30,6 @@ pub(crate) const UUID_BYTES: usize = 16;
 /// Bytes of `{id: <UUID>}`: its length, the type, name, length and subtype of the field, the UUID and the end.
 const LSID_BYTES: usize = 4 + 1 + 3 + 4 + 1 + UUID_BYTES + 1;
 
-/// Bytes of `{id: <UUID>}`.
-const LSID_BYTES: usize = 30;
-
 /// The fields of an `lsid`. The digest of the user's name is left unread: a session is its user's anyway. Those by which a
 /// router makes sessions within a session are not here; read without them it would be another session.
 const LSID_FIELDS: [&str; 2] = ["id", "uid"];

@@ -16,6 +16,7 @@ mod purge;
 mod retry;
 mod totals;
 mod unique;
+mod worker;
 
 use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -31,7 +32,7 @@ use quorate_wire::to_bson_timestamp;
 use self::announcement::Announcement;
 use self::build::Build;
 pub(crate) use self::check::{ChangedKeys, changed_keys, check_document, index_keys_of, keys_of};
-use self::check::{check_validator, duplicate_key, only_key_of};
+use self::check::{duplicate_key, only_key_of};
 pub(crate) use self::lock::{Held, WriteLock};
 pub(crate) use self::oplog::{
     Account, ENTRY_VERSION, Entry, Operation, Telling, oplog_namespace, with_room_for,
@@ -40,6 +41,7 @@ use self::purge::Discarded;
 use self::retry::Retry;
 pub(crate) use self::retry::{RetryableWrite, StatementIds};
 pub(crate) use self::totals::{Growth, Totals};
+pub(crate) use self::worker::Worker;
 use crate::catalog::{Collection, Ident, Index};
 use crate::context::{Interrupt, Now};
 use crate::error::CommandError;
@@ -124,6 +126,8 @@ pub(crate) struct Writer<'n> {
     pub(crate) staging: Option<Staging>,
     /// The command that the writer works for, if that may wait.
     pub(crate) interrupt: Option<Arc<Interrupt>>,
+    /// The command whose expressions are evaluated under the lock.
+    pub(crate) worker: Option<Worker>,
     /// The transaction that the last refused change has to wait for.
     pub(crate) blocked: Option<TransactionId>,
     /// Keys that the next commit changes, for open transactions.
@@ -165,6 +169,7 @@ impl<'n> Writer<'n> {
             touches_settings: false,
             staging: None,
             interrupt: None,
+            worker: None,
             blocked: None,
             reserved: Vec::new(),
             announcement: Announcement::new(node),
@@ -322,7 +327,7 @@ impl<'n> Writer<'n> {
     ) -> Result<Placed, CommandError> {
         check_document(document)?;
         if !bypass_validation {
-            check_validator(collection, document, None, self.now)?;
+            self.check_validator(collection, document, None)?;
         }
         let record = self.next_record(collection)?;
         let (first, mut multikey) = (pending.entries.len(), Vec::new());
@@ -426,7 +431,7 @@ impl<'n> Writer<'n> {
             Account::Compared { .. } => check_document(&new)?,
         }
         if !bypass_validation {
-            check_validator(collection, &new, Some(old), self.now)?;
+            self.check_validator(collection, &new, Some(old))?;
         }
         let keys = changed_keys(collection, (old, &new), telling.touches)?;
         self.check_interrupt()?;
@@ -599,29 +604,11 @@ impl<'n> Writer<'n> {
         self.flush()?;
         self.announcement.tell();
         self.state.give_way();
+        self.note_lock(true);
         if !self.is_staging() {
             self.forget_view();
         }
         Ok(())
-    }
-
-    /// Works without the lock, after what was deferred is committed. Afterwards the view is the newest,
-    /// nothing that was looked up before need be as it was, and a retryable write knows what a
-    /// repetition of it did meanwhile.
-    pub(crate) fn aside<T>(
-        &mut self,
-        work: impl FnOnce() -> Result<T, CommandError>,
-    ) -> Result<T, CommandError> {
-        self.flush()?;
-        self.announcement.tell();
-        self.state.let_go();
-        let done = work();
-        self.state.take_again();
-        if !self.is_staging() {
-            self.forget_view();
-        }
-        self.look_for_repetition()?;
-        done
     }
 
     /// How often documents of a collection were changed; two equal answers mean that none was between.

@@ -60,6 +60,8 @@ fn what_cannot_be_run_again_is_known_to_be_long_before_it_begins() {
     };
     assert!(is_long(modify(costly().into())) && !is_long(modify(1.into())));
     assert!(!is_long(doc! {"insert": "c", "documents": [{"_id": 2, "text": "$map"}]}));
+    member.ok(doc! {"create": "ruled", "validator": {"$expr": {"$gte": [costly(), 0]}}});
+    assert!(is_long(doc! {"insert": "ruled", "documents": [{"_id": 2}]}));
     let id = Binary { subtype: BinarySubtype::Uuid, bytes: vec![1; 16] };
     let statement = |filter: Document| {
         doc! {

@@ -16,7 +16,7 @@ use crate::catalog::{Collection, Ident};
 use crate::context::Interrupt;
 use crate::error::{CommandError, ErrorCode};
 use crate::namespace::Namespace;
-use crate::writer::Writer;
+use crate::writer::{Worker, Writer};
 
 /// The most writes that wait at once; each keeps a thread.
 const MAX_WAITING: usize = 256;
@@ -181,6 +181,7 @@ impl Writer<'_> {
     /// The command that this writer works for, so that it may wait for transactions.
     pub(crate) fn work_for(&mut self, interrupt: &Arc<Interrupt>) {
         self.interrupt = Some(Arc::clone(interrupt));
+        self.worker = Some(Worker::new(interrupt));
     }
 
     /// An error if the command that is worked for is to stop. Asked between steps that take long with large
@@ -211,9 +212,11 @@ impl Writer<'_> {
             let waiting = self.node.end_queue().enter(holder)?;
             self.announcement.tell();
             self.state.let_go();
+            self.note_lock(false);
             let mut waited = Ok(());
             (self.node.options().block.0)(&mut || waited = waiting.wait(&interrupt));
             self.state.take_again();
+            self.note_lock(true);
             waited?;
         }
         self.forget_view();

@@ -7,10 +7,10 @@ use quorate_query::matcher::failure;
 use quorate_query::value::DocumentRef;
 
 use crate::catalog::{Collection, Index, Validator};
-use crate::context::Now;
 use crate::error::{CommandError, ErrorCode};
 use crate::index_keys::{DocumentKeys, document_keys, plain_key};
 use crate::structure::{Depth, check_document_bytes, malformed};
+use crate::writer::Writer;
 
 /// The largest document that may be stored.
 const MAX_DOCUMENT_BYTES: usize = 16 * 1024 * 1024;
@@ -133,37 +133,39 @@ fn invalid_id(kind: &str) -> CommandError {
     )
 }
 
-/// Refuses a document that breaks the rules of its collection. One that replaces a document that broke them
-/// already passes where the rules are moderate.
-pub(super) fn check_validator(
-    collection: &Collection,
-    document: &RawDocument,
-    replaced: Option<&RawDocument>,
-    now: Now,
-) -> Result<(), CommandError> {
-    let Some(validator) = &collection.validator else { return Ok(()) };
-    let action = collection.options.get_str("validationAction").unwrap_or("error");
-    let level = collection.options.get_str("validationLevel").unwrap_or("strict");
-    if action != "error" || level == "off" {
-        return Ok(());
+impl Writer<'_> {
+    /// Refuses a document that breaks the rules of its collection. One that replaces a document that broke them
+    /// already passes where the rules are moderate.
+    pub(super) fn check_validator(
+        &self,
+        collection: &Collection,
+        document: &RawDocument,
+        replaced: Option<&RawDocument>,
+    ) -> Result<(), CommandError> {
+        let Some(validator) = &collection.validator else { return Ok(()) };
+        let action = collection.options.get_str("validationAction").unwrap_or("error");
+        let level = collection.options.get_str("validationLevel").unwrap_or("strict");
+        if action != "error" || level == "off" {
+            return Ok(());
+        }
+        let compiler = || Validator::compiler(Some(self.now()), self.meter());
+        if let (Some(old), "moderate") = (replaced, level)
+            && !validator.accepts(old, compiler)?
+        {
+            return Ok(());
+        }
+        if !validator.accepts(document, compiler)? {
+            let message = "Document failed validation";
+            let mut error = CommandError::new(ErrorCode::DOCUMENT_VALIDATION_FAILURE, message);
+            let id = document.get("_id").ok().flatten().and_then(|id| Bson::try_from(id).ok());
+            let rules = collection.options.get_document("validator").cloned().unwrap_or_default();
+            let details = failure(&rules, DocumentRef::Raw(document), &compiler());
+            let info = bson::doc! { "failingDocumentId": id, "details": details };
+            error.details.insert("errInfo", info);
+            return Err(error);
+        }
+        Ok(())
     }
-    if let (Some(old), "moderate") = (replaced, level)
-        && !validator.accepts(old, now)?
-    {
-        return Ok(());
-    }
-    if !validator.accepts(document, now)? {
-        let mut error =
-            CommandError::new(ErrorCode::DOCUMENT_VALIDATION_FAILURE, "Document failed validation");
-        let id = document.get("_id").ok().flatten().and_then(|id| Bson::try_from(id).ok());
-        let rules = collection.options.get_document("validator").cloned().unwrap_or_default();
-        let compiler = Validator::compiler(Some(now));
-        let details = failure(&rules, DocumentRef::Raw(document), &compiler);
-        let info = bson::doc! { "failingDocumentId": id, "details": details };
-        error.details.insert("errInfo", info);
-        return Err(error);
-    }
-    Ok(())
 }
 
 pub(super) fn duplicate_key(
