@@ -79,9 +79,7 @@ pub struct Postgres {
 }
 
 impl Postgres {
-    /// # Errors
-    ///
-    /// Why it cannot be installed or started.
+    /// The error says why it cannot be installed or started.
     pub fn start(records: i64) -> Result<Self, String> {
         quorate_provision::debian(&["postgresql"]).map_err(|error| error.to_string())?;
         let directory = tempfile::tempdir().map_err(|error| error.to_string())?;

@@ -34,9 +34,7 @@ pub struct Redis {
 }
 
 impl Redis {
-    /// # Errors
-    ///
-    /// Why it cannot be installed or started.
+    /// The error says why it cannot be installed or started.
     pub fn start(records: i64) -> Result<Self, String> {
         quorate_provision::debian(&["redis-server"]).map_err(|error| error.to_string())?;
         let directory = tempfile::tempdir().map_err(|error| error.to_string())?;

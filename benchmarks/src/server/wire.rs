@@ -13,20 +13,15 @@ pub struct Wire {
 }
 
 impl Wire {
-    /// # Errors
-    ///
-    /// If no server listens there.
+    /// Fails if no server listens there.
     pub fn open(address: SocketAddr) -> io::Result<Self> {
         let stream = TcpStream::connect(address)?;
         stream.set_nodelay(true)?;
         Ok(Self { stream, received: vec![0; ROOM] })
     }
 
-    /// Sends a request and waits for its answer, whose length `complete` tells once it is there whole.
-    ///
-    /// # Errors
-    ///
-    /// If the server closes the connection.
+    /// Sends a request and waits for its answer, whose length `complete` tells once it is there
+    /// whole. Fails if the server closes the connection.
     pub fn exchange(
         &mut self,
         request: &[u8],

@@ -67,11 +67,8 @@ impl Dialect {
         }
     }
 
-    /// How long the answer at the start of these bytes is; none if it is not complete.
-    ///
-    /// # Errors
-    ///
-    /// If the contestant refused.
+    /// How long the answer at the start of these bytes is; none if it is not complete. Fails if the
+    /// contestant refused.
     pub fn answered(self, bytes: &[u8]) -> Result<Option<usize>, String> {
         match self {
             Self::Quorate | Self::QuorateInSession => quorate(bytes),

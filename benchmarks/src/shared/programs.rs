@@ -42,11 +42,7 @@ impl Process {
         Ok(Self { child, farewell: None })
     }
 
-    /// A peer's process, whose output is of no interest.
-    ///
-    /// # Errors
-    ///
-    /// If there is no such program.
+    /// A peer's process, whose output is of no interest. Fails if there is no such program.
     pub fn start_quietly(command: &mut Command) -> Result<Self, String> {
         Self::start(command.stdout(Stdio::null()).stderr(Stdio::null()))
     }
@@ -120,11 +116,7 @@ pub struct Postgres {
 }
 
 impl Postgres {
-    /// Gives the directory to the user `postgres`.
-    ///
-    /// # Errors
-    ///
-    /// If no version or no such user is there.
+    /// Gives the directory to the user `postgres`. Fails if no version or no such user is there.
     pub fn in_directory(directory: &Path) -> Result<Self, String> {
         let versions = fs::read_dir("/usr/lib/postgresql").map_err(|error| error.to_string())?;
         let newest = versions.flatten().map(|version| version.path().join("bin")).max();
@@ -136,20 +128,13 @@ impl Postgres {
         Ok(Self { programs, directory: directory.to_owned() })
     }
 
-    /// Makes an empty database in a folder of the directory, which everybody on this machine may use.
-    ///
-    /// # Errors
-    ///
-    /// What `initdb` says.
+    /// Makes an empty database in a folder of the directory, which everybody on this machine may
+    /// use. The error is what `initdb` says.
     pub fn create(&self, name: &str) -> Result<(), String> {
         self.run("initdb", &["--auth=trust", "--username=postgres", "-D", &self.data(name)])
     }
 
-    /// Serves what is in a folder of the directory.
-    ///
-    /// # Errors
-    ///
-    /// If it cannot be started.
+    /// Serves what is in a folder of the directory. Fails if it cannot be started.
     pub fn serve(&self, name: &str, port: u16) -> Result<Process, String> {
         let mut command = self.command("postgres");
         command.args(["-D", &self.data(name), "-p", &port.to_string(), "-h", "127.0.0.1", "-k"]);
@@ -166,11 +151,7 @@ impl Postgres {
         self.directory.join(name).display().to_string()
     }
 
-    /// Runs one of its programs to its end.
-    ///
-    /// # Errors
-    ///
-    /// What the program says if it fails.
+    /// Runs one of its programs to its end. The error is what the program says if it fails.
     pub fn run(&self, program: &str, arguments: &[&str]) -> Result<(), String> {
         let output = self.command(program).args(arguments).current_dir("/").output();
         let output = output.map_err(|error| format!("{program}: {error}"))?;
@@ -189,11 +170,8 @@ impl Postgres {
     }
 }
 
-/// Tries again for a while: a server needs a moment before it answers.
-///
-/// # Errors
-///
-/// Those of the last attempt.
+/// Tries again for a while: a server needs a moment before it answers. The error is that of the
+/// last attempt.
 pub fn retry<T>(mut attempt: impl FnMut() -> Result<T, String>) -> Result<T, String> {
     let start = Instant::now();
     loop {

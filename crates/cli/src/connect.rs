@@ -15,12 +15,8 @@ pub(crate) fn parse(text: &str) -> Result<ConnectionString, Failure> {
     ConnectionString::parse(text).map_err(|error| Failure::Misuse(error.to_string()))
 }
 
-/// The connection string with the options that DNS adds, and the hosts to begin with. Only `mongodb+srv://`
-/// asks DNS.
-///
-/// # Errors
-///
-/// If DNS has no answer to believe.
+/// The connection string with the options that DNS adds, and the hosts to begin with. Only
+/// `mongodb+srv://` asks DNS. Fails if DNS has no answer to believe.
 pub(crate) async fn find_seeds(
     uri: ConnectionString,
 ) -> Result<(ConnectionString, Vec<ServerAddress>), ResolveError> {
@@ -35,11 +31,8 @@ pub(crate) async fn find_seeds(
 }
 
 /// A client of this connection string, and the options it has in the end. `mongodb+srv://` asks DNS
-/// first, and again for as long as that makes sense.
-///
-/// # Errors
-///
-/// If DNS has no answer to believe, or the options contradict each other.
+/// first, and again for as long as that makes sense. Fails if DNS has no answer to believe, or the
+/// options contradict each other.
 pub(crate) async fn client(
     uri: &ConnectionString,
     change: impl FnOnce(&mut ClientOptions),

@@ -47,11 +47,8 @@ pub(crate) fn is_possible() -> bool {
 
 type Outcome = (Action, ServerAddress, Result<String, ActionError>);
 
-/// Shows the view until the person leaves. Dropping the future gives the terminal back.
-///
-/// # Errors
-///
-/// If the terminal cannot be used any more.
+/// Shows the view until the person leaves. Dropping the future gives the terminal back. Fails if
+/// the terminal cannot be used any more.
 pub(crate) async fn show(live: &Live, actions: Option<Arc<dyn Actions>>) -> io::Result<()> {
     let mut taken = Taken::take()?;
     let mut keys = Keys::read();

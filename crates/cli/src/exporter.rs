@@ -67,10 +67,6 @@ pub(crate) struct Exporter {
 
 impl Exporter {
     /// Says where it is.
-    ///
-    /// # Errors
-    ///
-    /// If the output cannot be written.
     pub(crate) fn tell(&self, screen: &mut Screen) -> Result<(), Failure> {
         let url = format!("{}://{}/metrics", self.scheme, self.address);
         screen.event("metrics", json!({"url": url}))?;
@@ -79,11 +75,8 @@ impl Exporter {
     }
 }
 
-/// Reads the token of a file: its first line.
-///
-/// # Errors
-///
-/// If the file cannot be read, or its first line is too short to be a secret.
+/// Reads the token of a file: its first line. Fails if the file cannot be read, or its first line
+/// is too short to be a secret.
 pub(crate) fn read_token(path: &Path) -> Result<String, Failure> {
     let shown = path.display();
     let text = std::fs::read_to_string(path).map_err(|error| {
@@ -105,11 +98,8 @@ struct Site {
     token: Option<String>,
 }
 
-/// Serves the figures of a view and of the client that feeds it.
-///
-/// # Errors
-///
-/// If the address is taken, or reachable from elsewhere without a token.
+/// Serves the figures of a view and of the client that feeds it. Fails if the address is taken, or
+/// reachable from elsewhere without a token.
 pub(crate) async fn serve(
     address: SocketAddr,
     access: Access,

@@ -14,11 +14,8 @@ pub(crate) struct Cuts {
 }
 
 impl Cuts {
-    /// From this call on, SIGUSR1 and SIGUSR2 no longer kill.
-    ///
-    /// # Errors
-    ///
-    /// If the handlers cannot be installed.
+    /// From this call on, SIGUSR1 and SIGUSR2 no longer kill. Fails if the handlers cannot be
+    /// installed.
     pub(crate) fn listen() -> Result<Self, Failure> {
         let (cut, heal) = (SignalKind::user_defined1(), SignalKind::user_defined2());
         Ok(Self { cut: listen(cut)?, heal: listen(heal)? })
@@ -40,11 +37,8 @@ pub(crate) struct Endings {
 }
 
 impl Endings {
-    /// From this call on, SIGINT and SIGTERM no longer kill.
-    ///
-    /// # Errors
-    ///
-    /// If the handlers cannot be installed.
+    /// From this call on, SIGINT and SIGTERM no longer kill. Fails if the handlers cannot be
+    /// installed.
     pub(crate) fn listen() -> Result<Self, Failure> {
         let interrupt = listen(SignalKind::interrupt())?;
         Ok(Self { interrupt, terminate: listen(SignalKind::terminate())? })
@@ -59,11 +53,8 @@ impl Endings {
     }
 }
 
-/// Ready when SIGINT (Ctrl-C) or SIGTERM has come. From this call on they no longer kill.
-///
-/// # Errors
-///
-/// If the handlers cannot be installed.
+/// Ready when SIGINT (Ctrl-C) or SIGTERM has come. From this call on they no longer kill. Fails if
+/// the handlers cannot be installed.
 pub(crate) fn stop() -> Result<impl Future<Output = ()>, Failure> {
     let mut endings = Endings::listen()?;
     Ok(async move {
@@ -71,11 +62,8 @@ pub(crate) fn stop() -> Result<impl Future<Output = ()>, Failure> {
     })
 }
 
-/// SIGUSR2, again and again: the sender wants what was broken to be mended.
-///
-/// # Errors
-///
-/// If the handler cannot be installed.
+/// SIGUSR2, again and again: the sender wants what was broken to be mended. Fails if the handler
+/// cannot be installed.
 pub(crate) fn mend() -> Result<Signal, Failure> {
     listen(SignalKind::user_defined2())
 }

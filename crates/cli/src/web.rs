@@ -56,20 +56,12 @@ impl Page {
     }
 
     /// Says where it is.
-    ///
-    /// # Errors
-    ///
-    /// If the output cannot be written.
     pub(crate) fn tell(&self, screen: &mut Screen) -> Result<(), Failure> {
         tell_page(&self.url, screen)
     }
 }
 
 /// Says where a page is.
-///
-/// # Errors
-///
-/// If the output cannot be written.
 pub(crate) fn tell_page(url: &str, screen: &mut Screen) -> Result<(), Failure> {
     screen.event("page", json!({"url": url}))?;
     screen.talk_unless_json(format_args!("see it at {url}"));
@@ -94,11 +86,8 @@ pub(crate) enum Otherwise {
     TakeAny,
 }
 
-/// Serves the page of a view and of the client that feeds it. Without actions, it only shows.
-///
-/// # Errors
-///
-/// If the address is taken, or this machine gives no random numbers.
+/// Serves the page of a view and of the client that feeds it. Without actions, it only shows. Fails
+/// if the address is taken, or this machine gives no random numbers.
 pub(crate) async fn serve(
     address: SocketAddr,
     otherwise: Otherwise,

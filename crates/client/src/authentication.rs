@@ -36,12 +36,9 @@ pub(crate) fn randomness() -> Option<Randomness> {
     Some(Randomness(bytes))
 }
 
-/// Ends the authentication of a connection after its handshake. Each answer of the server may take as
-/// long as `limit` says.
-///
-/// # Errors
-///
-/// If the server refuses, misbehaves, or the connection breaks. The error names the user and the server.
+/// Ends the authentication of a connection after its handshake. Each answer of the server may take
+/// as long as `limit` says. Fails if the server refuses, misbehaves, or the connection breaks. The
+/// error names the user and the server.
 pub(crate) async fn authenticate<S: AsyncRead + AsyncWrite + Unpin>(
     authenticator: &Authenticator,
     connection: &mut Connection<S>,

@@ -270,11 +270,8 @@ impl fmt::Debug for Discovery {
 }
 
 impl Discovery {
-    /// Starts watching a deployment. Does no I/O itself: the tasks that it starts do.
-    ///
-    /// # Errors
-    ///
-    /// If the options contradict each other.
+    /// Starts watching a deployment. Does no I/O itself: the tasks that it starts do. Fails if the
+    /// options contradict each other.
     ///
     /// # Panics
     ///

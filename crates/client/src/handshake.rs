@@ -233,11 +233,7 @@ pub async fn exchange_hello<S: AsyncRead + AsyncWrite + Unpin>(
     Ok(parse_hello_of(reply.body(), known)?)
 }
 
-/// Reads the next reply to a hello that allowed several.
-///
-/// # Errors
-///
-/// As [`exchange_hello`].
+/// Reads the next reply to a hello that allowed several. Fails as [`exchange_hello`].
 pub(crate) async fn next_hello<S: AsyncRead + AsyncWrite + Unpin>(
     connection: &mut Connection<S>,
     known: &KnownMembers,

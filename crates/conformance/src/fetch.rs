@@ -62,11 +62,8 @@ pub enum FetchError {
     },
 }
 
-/// The folder with all scenarios. Fetches them if they are not there.
-///
-/// # Errors
-///
-/// If they cannot be fetched, checked or unpacked.
+/// The folder with all scenarios. Fetches them if they are not there. Fails if they cannot be
+/// fetched, checked or unpacked.
 pub fn scenario_root() -> Result<PathBuf, FetchError> {
     let parent = target_directory().join("conformance");
     let finished = parent.join(PACKAGE);

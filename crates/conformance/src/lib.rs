@@ -269,11 +269,8 @@ impl Suite {
         Self { name, folders, files, judge }
     }
 
-    /// Judges every file.
-    ///
-    /// # Errors
-    ///
-    /// If the scenarios cannot be had. Scenarios that fail are in the report.
+    /// Judges every file. Fails if the scenarios cannot be had. Scenarios that fail are in the
+    /// report.
     pub fn run(&self) -> Result<SuiteReport, ConformanceError> {
         let mut files = Vec::new();
         for folder in self.folders {
@@ -415,11 +412,8 @@ impl ConformanceError {
 /// The deepest a scenario file lies below its folder.
 const MAX_DEPTH: usize = 6;
 
-/// The files of a folder and those below it, ordered by name, or one file. Fetches them first if need be.
-///
-/// # Errors
-///
-/// If they cannot be had or read.
+/// The files of a folder and those below it, ordered by name, or one file. Fetches them first if
+/// need be. Fails if they cannot be had or read.
 pub fn suite_files(folder: &str) -> Result<Vec<ScenarioFile>, ConformanceError> {
     let root = scenario_root()?;
     let mut paths = Vec::new();

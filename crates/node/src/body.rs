@@ -91,11 +91,8 @@ impl From<Document> for CommandBody {
 }
 
 impl CommandBody {
-    /// Checks a document that has arrived: its structure, its texts, and how deep it nests.
-    ///
-    /// # Errors
-    ///
-    /// If it is malformed, nests too deeply, or has a field twice.
+    /// Checks a document that has arrived: its structure, its texts, and how deep it nests. Fails
+    /// if it is malformed, nests too deeply, or has a field twice.
     pub(crate) fn from_raw(document: &RawDocument) -> Result<Self, CommandError> {
         let bytes: Box<[u8]> = document.as_bytes().into();
         let mut fields = Vec::with_capacity(USUAL_FIELDS);

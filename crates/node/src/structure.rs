@@ -60,9 +60,7 @@ pub(crate) struct Elements<'a> {
 }
 
 impl<'a> Elements<'a> {
-    /// # Errors
-    ///
-    /// If the bytes are not as long as they say.
+    /// Fails if the bytes are not as long as they say.
     pub(crate) fn new(bytes: &'a [u8]) -> Result<Self, CommandError> {
         let elements = Self { bytes, at: 4 };
         match elements.announced(0)? == bytes.len() && bytes.len() > 4 {

@@ -57,10 +57,7 @@ pub enum Effort {
 }
 
 /// Makes every package in a directory, and returns their files: the archive, the `.deb`, the image.
-///
-/// # Errors
-///
-/// If the program does not run, or a file cannot be written.
+/// Fails if the program does not run, or a file cannot be written.
 pub fn make_all(
     program: &Program,
     directory: &Path,

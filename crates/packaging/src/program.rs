@@ -49,11 +49,7 @@ impl Machine {
 }
 
 impl Program {
-    /// Asks a program for everything that is packed with it.
-    ///
-    /// # Errors
-    ///
-    /// If it does not run here.
+    /// Asks a program for everything that is packed with it. Fails if it does not run here.
     pub fn examine(path: &Path) -> Result<Self, PackageError> {
         let bytes = std::fs::read(path)
             .map_err(|source| PackageError::File { path: path.to_owned(), source })?;

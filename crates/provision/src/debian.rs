@@ -11,11 +11,7 @@ const NEXT_STEP: &str =
 const NO_ROOT: &str = "run the tests as root, or install sudo, or install the packages by hand";
 
 /// Installs these packages, as root or through sudo, without recommended ones. Does nothing if they
-/// are there.
-///
-/// # Errors
-///
-/// If this is not a Debian, or apt cannot install them.
+/// are there. Fails if this is not a Debian, or apt cannot install them.
 pub fn debian(packages: &[&str]) -> Result<(), ProvisionError> {
     if are_installed(packages)? {
         return Ok(());

@@ -14,12 +14,9 @@ const NEXT_STEP: &str =
 
 /// A `node_modules` directory that has these packages, each as `name@version`.
 ///
-/// Scripts of packages are not run: they build native parts with compilers or fetch them from places
-/// other than the registry, and no test here needs one.
-///
-/// # Errors
-///
-/// If there is no npm, or it cannot install the packages.
+/// Scripts of packages are not run: they build native parts with compilers or fetch them from
+/// places other than the registry, and no test here needs one. Fails if there is no npm, or it
+/// cannot install the packages.
 pub fn npm(packages: &[&str]) -> Result<PathBuf, ProvisionError> {
     for package in packages {
         if !is_pinned(package) {

@@ -15,11 +15,8 @@ const NO_PYTHON: &str = "install Python 3 with its module venv (Debian: python3-
 const NO_PACKAGE: &str = "check the network and that the versions exist in the registry";
 
 /// The interpreter of a virtual environment that has these packages, each as `name==version`, with
-/// extras if need be: `pymongo[snappy]==4.19.0`.
-///
-/// # Errors
-///
-/// If there is no Python, or pip cannot install the packages.
+/// extras if need be: `pymongo[snappy]==4.19.0`. Fails if there is no Python, or pip cannot install
+/// the packages.
 pub fn python(packages: &[&str]) -> Result<PathBuf, ProvisionError> {
     for package in packages {
         let version = package.split_once("==").map(|(_, version)| version);
@@ -46,10 +43,7 @@ pub fn python(packages: &[&str]) -> Result<PathBuf, ProvisionError> {
 }
 
 /// The folder with the unpacked source package `name-version`, if the archive has this SHA-256.
-///
-/// # Errors
-///
-/// If it cannot be downloaded, is another one, or cannot be unpacked.
+/// Fails if it cannot be downloaded, is another one, or cannot be unpacked.
 pub fn source_package(name: &str, version: &str, sha256: &str) -> Result<PathBuf, ProvisionError> {
     let requirement = format!("{name}=={version} --hash=sha256:{sha256}");
     let unpacked = format!("{name}-{version}");

@@ -6,12 +6,8 @@ use std::{env, fs};
 /// The variable that makes tests write their files anew, for a person to review as a diff.
 const UPDATE: &str = "QUORATE_UPDATE_SNAPSHOTS";
 
-/// Compares a file with what a test found. With `QUORATE_UPDATE_SNAPSHOTS` in the environment, the file is written
-/// instead.
-///
-/// # Errors
-///
-/// The first line that differs, in words.
+/// Compares a file with what a test found. With `QUORATE_UPDATE_SNAPSHOTS` in the environment, the
+/// file is written instead. The error is the first line that differs, in words.
 pub fn snapshot(path: &Path, found: &str) -> Result<(), String> {
     if env::var_os(UPDATE).is_some() {
         let folder = path.parent().unwrap_or(path);

@@ -93,11 +93,8 @@ impl Matcher {
         Ok(Self { root: parse::parse_query(query, compiler)?, meter: compiler.meter().clone() })
     }
 
-    /// Reads a query for documents in an array, in which the fields of a database reference are asked for by name.
-    ///
-    /// # Errors
-    ///
-    /// If the query is not valid.
+    /// Reads a query for documents in an array, in which the fields of a database reference are
+    /// asked for by name. Fails if the query is not valid.
     pub(crate) fn parse_element(query: &Document, compiler: &Compiler) -> Result<Self, QueryError> {
         Ok(Self { root: parse::parse_element(query, compiler)?, meter: compiler.meter().clone() })
     }

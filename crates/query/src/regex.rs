@@ -181,11 +181,8 @@ impl RegexMatcher {
         Ok(Search::find(program, text, 0, &self.meter)?.is_some())
     }
 
-    /// Where the groups of the first match from a place on are.
-    ///
-    /// # Errors
-    ///
-    /// If the search is too complex or the operation has ended.
+    /// Where the groups of the first match from a place on are. Fails if the search is too complex
+    /// or the operation has ended.
     pub(crate) fn find(
         &self,
         text: &str,

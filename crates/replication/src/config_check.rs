@@ -145,11 +145,7 @@ pub struct Allowances {
     pub multiple_arbiters: bool,
 }
 
-/// Whether the document is sound by itself.
-///
-/// # Errors
-///
-/// The first thing that is wrong with it.
+/// Whether the document is sound by itself. The error is the first thing that is wrong with it.
 pub(crate) fn validate(
     config: &ReplicaSetConfig,
     set_name: &str,
@@ -193,11 +189,8 @@ pub fn warnings(config: &ReplicaSetConfig) -> Vec<String> {
     warnings
 }
 
-/// Whether the document may be the first of a set, and which of its members is this one.
-///
-/// # Errors
-///
-/// The first thing that is wrong with it.
+/// Whether the document may be the first of a set, and which of its members is this one. The error
+/// is the first thing that is wrong with it.
 pub(crate) fn validate_for_initiate(
     config: &ReplicaSetConfig,
     set_name: &str,
@@ -214,11 +207,7 @@ pub(crate) fn validate_for_initiate(
     require_self_electable(config, own_addresses)
 }
 
-/// This member in the document.
-///
-/// # Errors
-///
-/// If it is not there or cannot be elected.
+/// This member in the document. Fails if it is not there or cannot be elected.
 pub(crate) fn require_self_electable(
     config: &ReplicaSetConfig,
     own_addresses: &[ServerAddress],

@@ -123,11 +123,8 @@ pub(crate) enum Refusal {
     ArbiterSeesPrimary(MemberId),
 }
 
-/// Whether the voter refuses, by the rules that hold in both rounds.
-///
-/// # Errors
-///
-/// The reason for the refusal.
+/// Whether the voter refuses, by the rules that hold in both rounds. The error is the reason for
+/// the refusal.
 pub(crate) fn judge(voter: &Voter<'_>, request: &VoteRequest) -> Result<(), Refusal> {
     if request.set_name != voter.config.set_name {
         let (found, expected) = (request.set_name.clone(), voter.config.set_name.clone());

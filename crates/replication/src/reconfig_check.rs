@@ -241,11 +241,8 @@ pub(crate) struct SetState<'a> {
 
 /// Whether the set has settled on the present configuration: rules 1 to 3.
 ///
-/// `installed` gives each voter's configuration and term, as last heard.
-///
-/// # Errors
-///
-/// 308 with what is still to be waited for.
+/// `installed` gives each voter's configuration and term, as last heard. The error is 308 with what
+/// is still to be waited for.
 pub(crate) fn check_settled(
     state: &SetState<'_>,
     installed: impl Fn(MemberId) -> Option<(ConfigVersion, Term)>,

@@ -57,11 +57,8 @@ pub enum KeyFilesError {
     },
 }
 
-/// The keys of a file: one, or a list with one behind each dash.
-///
-/// # Errors
-///
-/// If the file cannot be read, can be read by others, or holds something else.
+/// The keys of a file: one, or a list with one behind each dash. Fails if the file cannot be read,
+/// can be read by others, or holds something else.
 pub(crate) fn read_key_file(path: &Path) -> Result<Vec<KeyFile>, KeyFilesError> {
     let unreadable = |source| KeyFilesError::Unreadable { path: path.to_owned(), source };
     let metadata = std::fs::metadata(path).map_err(unreadable)?;

@@ -238,11 +238,7 @@ impl Server {
     }
 
     /// Serves connections until `shutdown` is done or a client asks for it, then lets running
-    /// commands finish and syncs what was written.
-    ///
-    /// # Errors
-    ///
-    /// If the last sync fails.
+    /// commands finish and syncs what was written. Fails if the last sync fails.
     pub(crate) async fn run(
         self,
         listeners: impl Into<Listeners>,

@@ -71,11 +71,7 @@ impl Judges {
         self.forgiving
     }
 
-    /// Looks at a member after an input.
-    ///
-    /// # Errors
-    ///
-    /// The rule that it broke.
+    /// Looks at a member after an input. The error is the rule that it broke.
     pub(crate) fn observe(&mut self, life: Life, status: Status<'_>, log: &[Entry]) -> Judgement {
         if self.forgiving {
             return Ok(());
@@ -132,11 +128,8 @@ impl Judges {
         }
     }
 
-    /// Looks at a vote as it is asked for or given: it must be on the disk of the member that promises it.
-    ///
-    /// # Errors
-    ///
-    /// The rule that it broke.
+    /// Looks at a vote as it is asked for or given: it must be on the disk of the member that
+    /// promises it. The error is the rule that it broke.
     pub(crate) fn promised(
         &self,
         node: usize,
@@ -246,11 +239,7 @@ impl Judges {
         broken("one configuration per (term, version)", config.config_version())
     }
 
-    /// Looks at an entry as it is appended.
-    ///
-    /// # Errors
-    ///
-    /// The rule that it broke.
+    /// Looks at an entry as it is appended. The error is the rule that it broke.
     pub(crate) fn appended(&mut self, node: usize, before: OpTime, entry: &Entry) -> Judgement {
         if self.forgiving {
             return Ok(());

@@ -307,11 +307,8 @@ impl World {
         world
     }
 
-    /// Lets the world suffer, then repairs everything and waits until the members agree.
-    ///
-    /// # Errors
-    ///
-    /// The rule that was broken.
+    /// Lets the world suffer, then repairs everything and waits until the members agree. The error
+    /// is the rule that was broken.
     pub fn run(mut self) -> Result<Figures, Failure> {
         let end = MonotonicTime::ZERO + self.scale.turmoil;
         self.run_until(end)?;
@@ -764,20 +761,13 @@ pub(crate) fn address_of(index: usize) -> ServerAddress {
         .unwrap_or_else(|error| unreachable!("a made-up name is an address: {error}"))
 }
 
-/// Runs the world of a seed.
-///
-/// # Errors
-///
-/// The rule that was broken.
+/// Runs the world of a seed. The error is the rule that was broken.
 pub fn run(seed: u64, story: Story) -> Result<Figures, Failure> {
     World::new(seed, story, None).run()
 }
 
-/// Runs the world of a seed and tells its story, line by line, as it happens.
-///
-/// # Errors
-///
-/// The rule that was broken.
+/// Runs the world of a seed and tells its story, line by line, as it happens. The error is the rule
+/// that was broken.
 pub fn replay(
     seed: u64,
     story: Story,

@@ -41,11 +41,8 @@ impl std::fmt::Display for FailPointError {
 impl std::error::Error for FailPointError {}
 
 impl FailPoint {
-    /// Reads a `configureFailPoint` command; `None` if it turns the fail point off.
-    ///
-    /// # Errors
-    ///
-    /// If it is about another fail point, or cannot be read.
+    /// Reads a `configureFailPoint` command; `None` if it turns the fail point off. Fails if it is
+    /// about another fail point, or cannot be read.
     pub fn from_command(command: &RawDocument) -> Result<Option<Self>, FailPointError> {
         let wrong = |what: &str| FailPointError(what.to_owned());
         if command.get_str("configureFailPoint").ok() != Some("failCommand") {

@@ -98,11 +98,8 @@ impl FaultNetwork {
         Self { shared: Arc::default() }
     }
 
-    /// Makes the proxy of one more member and gives its place.
-    ///
-    /// # Errors
-    ///
-    /// If there is no port left, or the set is full.
+    /// Makes the proxy of one more member and gives its place. Fails if there is no port left, or
+    /// the set is full.
     pub fn add(&self) -> io::Result<usize> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         let proxy = listener.local_addr()?;
@@ -132,11 +129,8 @@ impl FaultNetwork {
         self.shared.lock().members[member].proxy.port()
     }
 
-    /// Starts a member's process. Its connections are served once its number is known.
-    ///
-    /// # Errors
-    ///
-    /// What starting it gave.
+    /// Starts a member's process. Its connections are served once its number is known. The error is
+    /// what starting it gave.
     pub fn start<T>(
         &self,
         member: usize,

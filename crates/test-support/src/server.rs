@@ -78,11 +78,7 @@ struct Script {
 }
 
 impl FakeServer {
-    /// A standalone server on a free port of the loopback address.
-    ///
-    /// # Errors
-    ///
-    /// If there is no free port.
+    /// A standalone server on a free port of the loopback address. Fails if there is no free port.
     pub async fn start() -> io::Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?.to_string().parse().map_err(io::Error::other)?;

@@ -84,11 +84,8 @@ impl ScramClient {
         format!("n,,{}", self.client_first_bare)
     }
 
-    /// Reads `server-first-message`.
-    ///
-    /// # Errors
-    ///
-    /// If it is not one, repeats another nonce, or asks for too few or too many iterations.
+    /// Reads `server-first-message`. Fails if it is not one, repeats another nonce, or asks for too
+    /// few or too many iterations.
     pub(crate) fn on_server_first(&self, message: &str) -> Result<ServerFirst, ScramError> {
         let mut fields = message.split(',');
         let mut field = |name: &'static str| {
@@ -129,10 +126,7 @@ impl ServerFirst {
     }
 
     /// Computes the keys and remembers them. Takes milliseconds: run it on a thread that may block.
-    ///
-    /// # Errors
-    ///
-    /// If the password holds characters that SASLprep forbids.
+    /// Fails if the password holds characters that SASLprep forbids.
     pub(crate) fn compute_keys(
         &self,
         user: &str,

@@ -33,11 +33,7 @@ pub(crate) struct Taken {
 }
 
 impl Taken {
-    /// Takes the terminal.
-    ///
-    /// # Errors
-    ///
-    /// If it is none, or is gone.
+    /// Takes the terminal. Fails if it is none, or is gone.
     pub(crate) fn take() -> io::Result<Self> {
         give_back_on_panic();
         enable_raw_mode()?;

@@ -120,11 +120,8 @@ impl ServerProbe {
 /// Called with each round of probes as they come in, so that something is seen while others wait.
 pub(crate) type Witness<'a> = &'a mut dyn FnMut(&ServerProbe) -> std::io::Result<()>;
 
-/// Asks the seeds, then the members that they advertise, each once.
-///
-/// # Errors
-///
-/// If the options contradict each other, or the witness cannot tell what it sees.
+/// Asks the seeds, then the members that they advertise, each once. Fails if the options contradict
+/// each other, or the witness cannot tell what it sees.
 pub(crate) async fn examine(
     uri: ConnectionString,
     seeds: Vec<ServerAddress>,

@@ -109,11 +109,8 @@ pub(crate) struct Prober {
 }
 
 impl Prober {
-    /// A prober that uses TLS with these options, or none.
-    ///
-    /// # Errors
-    ///
-    /// If a certificate file cannot be used.
+    /// A prober that uses TLS with these options, or none. Fails if a certificate file cannot be
+    /// used.
     pub(crate) fn new(limit: Duration, tls: Option<&TlsOptions>) -> Result<Self, String> {
         let any = TlsOptions { allow_invalid_certificates: true, ..TlsOptions::default() };
         Ok(Self {

@@ -24,11 +24,8 @@ pub(crate) struct Survey {
 }
 
 impl Survey {
-    /// Asks the deployment.
-    ///
-    /// # Errors
-    ///
-    /// If the connection string contradicts itself or its names cannot be looked up.
+    /// Asks the deployment. Fails if the connection string contradicts itself or its names cannot
+    /// be looked up.
     pub(crate) async fn take(uri: ConnectionString) -> Result<Self, Failure> {
         let (uri, seeds) =
             connect::find_seeds(uri).await.map_err(|error| connect::not_found(&error))?;

@@ -54,11 +54,8 @@ pub(super) fn is_awaited(to: &ServerAddress, topology: &TopologyDescription) -> 
     })
 }
 
-/// The secondaries besides the one that is to lead; none if none was named.
-///
-/// # Errors
-///
-/// If the named one is no secondary of the set, or has priority 0.
+/// The secondaries besides the one that is to lead; none if none was named. Fails if the named one
+/// is no secondary of the set, or has priority 0.
 pub(super) fn others(
     to: Option<&ServerAddress>,
     topology: &TopologyDescription,

@@ -102,11 +102,8 @@ impl Progress {
         Ok(Self { path, file: Mutex::new(file) })
     }
 
-    /// Goes on with the file of an earlier run, if there is one.
-    ///
-    /// # Errors
-    ///
-    /// If that run has not ended, or the file cannot be opened.
+    /// Goes on with the file of an earlier run, if there is one. Fails if that run has not ended,
+    /// or the file cannot be opened.
     pub(crate) fn go_on(growing: &Path) -> io::Result<Option<Self>> {
         let path = growing.join(NAME);
         let mut file = match OpenOptions::new().append(true).open(&path) {

@@ -21,11 +21,7 @@ pub(crate) struct RelaxedError {
     problem: String,
 }
 
-/// Reads a value.
-///
-/// # Errors
-///
-/// If the text is not one value. The error tells where.
+/// Reads a value. Fails if the text is not one value. The error tells where.
 pub(crate) fn parse(text: &str) -> Result<Value, RelaxedError> {
     let mut reader = Reader { text, characters: text.char_indices().peekable(), depth: 0 };
     let value = reader.value()?;

@@ -23,11 +23,7 @@ pub(super) fn is_wanted(path: &std::path::Path) -> bool {
     ["yml", "yaml", "conf"].contains(&ending)
 }
 
-/// Reads a file.
-///
-/// # Errors
-///
-/// If it is not understood, or asks for a protection that is not offered.
+/// Reads a file. Fails if it is not understood, or asks for a protection that is not offered.
 pub(super) fn read(text: &str) -> Result<Read, String> {
     let mut found = Read::default();
     for (line, key, value) in entries(text)? {

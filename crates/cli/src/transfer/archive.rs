@@ -146,11 +146,7 @@ pub(crate) enum Next {
 }
 
 impl Reader {
-    /// Reads what comes before the blocks.
-    ///
-    /// # Errors
-    ///
-    /// If it is no archive.
+    /// Reads what comes before the blocks. Fails if it is no archive.
     pub(crate) fn open(mut source: Box<dyn Read + Send>) -> io::Result<Self> {
         let mut magic = [0; 4];
         if !fill_or_end(&mut source, &mut magic)? || magic != MAGIC {

@@ -36,11 +36,8 @@ impl<R: BufRead> Records<R> {
         Self { source, line: 0, next_line: 1 }
     }
 
-    /// The next record; `None` at the end.
-    ///
-    /// # Errors
-    ///
-    /// If the source cannot be read, is no UTF-8, or quotes do not end.
+    /// The next record; `None` at the end. Fails if the source cannot be read, is no UTF-8, or
+    /// quotes do not end.
     pub(crate) fn next(&mut self) -> io::Result<Option<Vec<Field>>> {
         let mut record = String::new();
         loop {

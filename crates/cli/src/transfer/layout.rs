@@ -85,11 +85,7 @@ impl Metadata {
         Bson::Document(document).into_canonical_extjson().to_string()
     }
 
-    /// Reads it back.
-    ///
-    /// # Errors
-    ///
-    /// If the text is no such document; the error says what is wrong.
+    /// Reads it back. Fails if the text is no such document; the error says what is wrong.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         if text.trim().is_empty() {
             return Ok(Self::default());
@@ -182,11 +178,8 @@ pub(crate) struct Dump {
 }
 
 impl Dump {
-    /// Looks at every name in the directory and reads the metadata.
-    ///
-    /// # Errors
-    ///
-    /// If it cannot be read, or holds what no dump holds.
+    /// Looks at every name in the directory and reads the metadata. Fails if it cannot be read, or
+    /// holds what no dump holds.
     pub(crate) fn open(directory: &Path) -> Result<Self, Failure> {
         let mut dump = Self::default();
         for entry in listed(directory)? {

@@ -50,11 +50,8 @@ impl Reading {
         self
     }
 
-    /// The next one; `None` after the last.
-    ///
-    /// # Errors
-    ///
-    /// If the server refuses, or reading cannot go on after a failure.
+    /// The next one; `None` after the last. Fails if the server refuses, or reading cannot go on
+    /// after a failure.
     pub(crate) async fn next(&mut self) -> Result<Option<RawDocumentBuf>, Error> {
         if self.limit.is_some_and(|limit| self.read >= limit) {
             return Ok(None);

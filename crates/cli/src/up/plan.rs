@@ -57,11 +57,8 @@ struct Remembered {
 }
 
 impl Plan {
-    /// Decides what to start.
-    ///
-    /// # Errors
-    ///
-    /// If the options contradict each other, the data, or what runs already.
+    /// Decides what to start. Fails if the options contradict each other, the data, or what runs
+    /// already.
     pub(super) fn make(arguments: &UpArguments, screen: &mut Screen) -> Result<Self, Failure> {
         check_votes(arguments)?;
         if let Some(data) = &arguments.data {

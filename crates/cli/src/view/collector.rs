@@ -56,11 +56,8 @@ impl Shared {
 
 impl Live {
     /// Begins to collect. The options are those that the client was made with; the connection
-    /// string is shown, and must hold no secret.
-    ///
-    /// # Errors
-    ///
-    /// If the options name certificates or mechanisms that cannot be used.
+    /// string is shown, and must hold no secret. Fails if the options name certificates or
+    /// mechanisms that cannot be used.
     ///
     /// # Panics
     ///

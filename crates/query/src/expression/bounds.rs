@@ -52,11 +52,7 @@ pub(crate) fn too_large(operator: &str, bytes: usize) -> QueryError {
     )
 }
 
-/// The bytes of a value.
-///
-/// # Errors
-///
-/// If it is nested too deeply.
+/// The bytes of a value. Fails if it is nested too deeply.
 pub(crate) fn cost(value: &Bson) -> Result<usize, QueryError> {
     measure(value, 0).ok_or_else(too_deep)
 }

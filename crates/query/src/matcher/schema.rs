@@ -90,11 +90,8 @@ impl Schema {
         Self { rules: vec![Rule::Never] }
     }
 
-    /// Whether the value obeys every rule.
-    ///
-    /// # Errors
-    ///
-    /// If a pattern is too complex for a text, or the operation has ended.
+    /// Whether the value obeys every rule. Fails if a pattern is too complex for a text, or the
+    /// operation has ended.
     pub(crate) fn validates(&self, value: ValueRef<'_>, meter: &Meter) -> Result<bool, QueryError> {
         let check = Check { meter, failure: RefCell::new(None) };
         let valid = self.obeyed(value, &check);

@@ -422,11 +422,7 @@ impl Accumulator {
         Ok(())
     }
 
-    /// The accumulated value.
-    ///
-    /// # Errors
-    ///
-    /// The interrupt's, if the operation should end.
+    /// The accumulated value. The error is the interrupt's, if the operation should end.
     pub(super) fn finish(&self, state: State, meter: &Meter) -> Result<Bson, QueryError> {
         Ok(match (state, self.kind) {
             (State::Sum(sum), Kind::Avg) => sum.average(),

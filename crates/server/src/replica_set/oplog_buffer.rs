@@ -29,11 +29,7 @@ pub(super) struct OplogBuffer {
 }
 
 impl OplogBuffer {
-    /// Starts to copy the source's entries, this one first.
-    ///
-    /// # Errors
-    ///
-    /// If the store fails.
+    /// Starts to copy the source's entries, this one first. Fails if the store fails.
     pub(super) fn start(
         node: &Node,
         dialer: Dialer,
