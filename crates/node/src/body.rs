@@ -11,7 +11,7 @@ use std::sync::OnceLock;
 use bson::spec::ElementType;
 use bson::{Bson, Document, RawBsonRef, RawDocument, RawDocumentBuf, Timestamp};
 
-use crate::error::{CommandError, ErrorCode};
+use crate::error::CommandError;
 use crate::records::DocumentBytes;
 use crate::structure::{Depth, Element, Elements, check_value_bytes, read_rare};
 
@@ -114,9 +114,10 @@ impl CommandBody {
         let mut body = Self { bytes, fields, name: Box::default(), marks, database };
         body.name = body.fields.first().map_or("", |field| body.text(field)).into();
         match body.doubled() {
-            Some(name) => Err(CommandError::new(
-                ErrorCode::DUPLICATE_FIELD,
-                format!("BSON field '{}.{name}' is a duplicate field", body.name()),
+            Some(name) => Err(fail!(
+                DUPLICATE_FIELD,
+                "BSON field '{}.{name}' is a duplicate field",
+                body.name()
             )),
             None => Ok(body),
         }
@@ -377,6 +378,7 @@ mod tests {
     use quorate_protocol::SplitMix64;
 
     use super::*;
+    use crate::error::ErrorCode;
 
     /// One value of every type.
     fn every_type() -> Document {

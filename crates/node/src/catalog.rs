@@ -244,9 +244,10 @@ impl Collection {
     pub(crate) fn refuse_view(&self) -> Result<(), CommandError> {
         match self.view {
             None => Ok(()),
-            Some(_) => Err(CommandError::new(
-                ErrorCode::COMMAND_NOT_SUPPORTED_ON_VIEW,
-                format!("Namespace {} is a view, not a collection", self.namespace),
+            Some(_) => Err(fail!(
+                COMMAND_NOT_SUPPORTED_ON_VIEW,
+                "Namespace {} is a view, not a collection",
+                self.namespace
             )),
         }
     }
@@ -258,12 +259,11 @@ impl Collection {
     ) -> Result<Option<&Arc<Index>>, CommandError> {
         let mut found = self.indexes.iter().filter(|index| same_key(&index.key(), key));
         match (found.next(), found.next()) {
-            (Some(first), Some(second)) => Err(CommandError::new(
-                ErrorCode::AMBIGUOUS_INDEX_KEY_PATTERN,
-                format!(
-                    "several indexes have the fields {key}, among them {} and {}; use a name",
-                    first.name, second.name
-                ),
+            (Some(first), Some(second)) => Err(fail!(
+                AMBIGUOUS_INDEX_KEY_PATTERN,
+                "several indexes have the fields {key}, among them {} and {}; use a name",
+                first.name,
+                second.name
             )),
             (first, _) => Ok(first),
         }
@@ -350,10 +350,7 @@ fn ident_field(row: &Document) -> Result<Ident, CommandError> {
 }
 
 fn damaged_row() -> CommandError {
-    CommandError::new(
-        ErrorCode::INTERNAL_ERROR,
-        "a row of the catalog is damaged; restore the data directory from a copy",
-    )
+    fail!(INTERNAL_ERROR, "a row of the catalog is damaged; restore the data directory from a copy")
 }
 
 /// Everything that exists at one moment.
@@ -447,12 +444,10 @@ impl Catalog {
         }
         let names = self.collections.keys().map(|namespace| namespace.database.as_str());
         match ALWAYS.into_iter().chain(names).find(|name| name.eq_ignore_ascii_case(database)) {
-            Some(existing) => Err(CommandError::new(
-                ErrorCode::DATABASE_DIFFER_CASE,
-                format!(
-                    "db already exists with different case already have: [{existing}] trying to create \
+            Some(existing) => Err(fail!(
+                DATABASE_DIFFER_CASE,
+                "db already exists with different case already have: [{existing}] trying to create \
                      [{database}]"
-                ),
             )),
             None => Ok(()),
         }

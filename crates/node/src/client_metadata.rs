@@ -5,7 +5,7 @@
 
 use bson::Document;
 
-use crate::error::{CommandError, ErrorCode};
+use crate::error::CommandError;
 use crate::fields::{Fields, to_raw};
 
 /// The most bytes of the document.
@@ -22,23 +22,19 @@ const MAX_APPLICATION_NAME_BYTES: usize = 128;
 pub fn check_client_metadata(metadata: &Document) -> Result<(), CommandError> {
     let size = to_raw(metadata)?.as_bytes().len();
     if size > MAX_METADATA_BYTES {
-        return Err(CommandError::new(
-            ErrorCode::CLIENT_METADATA_DOCUMENT_TOO_LARGE,
-            format!(
-                "The client metadata document must be at most {MAX_METADATA_BYTES} bytes, not {size}"
-            ),
+        return Err(fail!(
+            CLIENT_METADATA_DOCUMENT_TOO_LARGE,
+            "The client metadata document must be at most {MAX_METADATA_BYTES} bytes, not {size}"
         ));
     }
     let fields = Fields::new(metadata, "client");
     if let Some(application) = fields.document("application")? {
         let name = Fields::new(application, "client.application").string("name")?;
         if name.is_some_and(|name| name.len() > MAX_APPLICATION_NAME_BYTES) {
-            return Err(CommandError::new(
-                ErrorCode::CLIENT_METADATA_APP_NAME_TOO_LARGE,
-                format!(
-                    "The 'client.application.name' field must be at most \
+            return Err(fail!(
+                CLIENT_METADATA_APP_NAME_TOO_LARGE,
+                "The 'client.application.name' field must be at most \
                      {MAX_APPLICATION_NAME_BYTES} bytes"
-                ),
             ));
         }
     }
@@ -56,9 +52,9 @@ pub fn check_client_metadata(metadata: &Document) -> Result<(), CommandError> {
 }
 
 fn missing(field: &str) -> CommandError {
-    CommandError::new(
-        ErrorCode::CLIENT_METADATA_MISSING_FIELD,
-        format!("Missing required field '{field}' in the client metadata document"),
+    fail!(
+        CLIENT_METADATA_MISSING_FIELD,
+        "Missing required field '{field}' in the client metadata document"
     )
 }
 

@@ -219,9 +219,9 @@ impl Command {
         let mut sequences = Vec::new();
         for (name, documents) in beside {
             if parsed.contains_key(&name) {
-                return Err(CommandError::new(
-                    ErrorCode(40433),
-                    format!("Duplicate field between body and document sequence {name}"),
+                return Err(fail!(
+                    40433,
+                    "Duplicate field between body and document sequence {name}"
                 ));
             }
             if payload_name(parsed.name()) == Some(name.as_str()) {
@@ -552,10 +552,7 @@ impl Interrupt {
                 ErrorCode::INTERRUPTED_DUE_TO_REPL_STATE_CHANGE,
                 "operation was interrupted: this member is stepping down; repeat it at the primary",
             )),
-            _ => Err(CommandError::new(
-                ErrorCode::INTERRUPTED_AT_SHUTDOWN,
-                "interrupted at shutdown",
-            )),
+            _ => Err(fail!(INTERRUPTED_AT_SHUTDOWN, "interrupted at shutdown")),
         }
     }
 }

@@ -10,7 +10,7 @@ use bson::{RawDocument, RawDocumentBuf};
 use quorate_protocol::{MonotonicTime, Timestamp};
 
 use crate::change_stream::ChangeStream;
-use crate::error::{CommandError, ErrorCode};
+use crate::error::CommandError;
 use crate::finder::InterruptSlot;
 use crate::generator::Generator;
 use crate::namespace::Namespace;
@@ -299,9 +299,9 @@ impl Cursors {
     /// Keeps a cursor for later and gives it an id.
     pub(crate) fn add(&mut self, cursor: Cursor, now: MonotonicTime) -> Result<i64, CommandError> {
         if self.open.len() >= MAX_OPEN_CURSORS {
-            return Err(CommandError::new(
-                ErrorCode::EXCEEDED_MEMORY_LIMIT,
-                format!("{MAX_OPEN_CURSORS} cursors are open; close some before opening more"),
+            return Err(fail!(
+                EXCEEDED_MEMORY_LIMIT,
+                "{MAX_OPEN_CURSORS} cursors are open; close some before opening more"
             ));
         }
         let id = loop {
@@ -338,36 +338,29 @@ impl Cursors {
             return Err(self.missing(id, asker));
         };
         if entry.namespace != *namespace {
-            return Err(CommandError::new(
-                ErrorCode::UNAUTHORIZED,
-                format!(
-                    "Requested getMore on namespace '{namespace}', but cursor belongs to a \
+            return Err(fail!(
+                UNAUTHORIZED,
+                "Requested getMore on namespace '{namespace}', but cursor belongs to a \
                      different namespace {}",
-                    entry.namespace
-                ),
+                entry.namespace
             ));
         }
         if entry.owner.as_ref() != asker.user {
-            return Err(CommandError::new(
-                ErrorCode::UNAUTHORIZED,
-                format!("cursor id {id} was not created by the authenticated user"),
+            return Err(fail!(
+                UNAUTHORIZED,
+                "cursor id {id} was not created by the authenticated user"
             ));
         }
         if entry.session.as_ref() != asker.session {
-            return Err(CommandError::new(
-                ErrorCode(50738),
-                format!("cursor {id} was created in another session"),
-            ));
+            return Err(fail!(50738, "cursor {id} was created in another session"));
         }
         if entry.transaction != asker.transaction {
-            return Err(CommandError::new(
-                ErrorCode(50739),
-                format!("cursor {id} was created in another transaction, or outside of any"),
+            return Err(fail!(
+                50739,
+                "cursor {id} was created in another transaction, or outside of any"
             ));
         }
-        entry.cursor.take().ok_or_else(|| {
-            CommandError::new(ErrorCode(12051), format!("cursor id {id} is already in use"))
-        })
+        entry.cursor.take().ok_or_else(|| fail!(12051, "cursor id {id} is already in use"))
     }
 
     /// Why there is no such cursor.
@@ -375,12 +368,11 @@ impl Cursors {
         let ended = |bereft: &Bereft| bereft.id == id && bereft.owner.as_ref() == asker.user;
         let place = self.bereft.iter().position(ended);
         match place.and_then(|place| self.bereft.remove(place)) {
-            Some(Bereft { namespace, why, .. }) => CommandError::new(
-                ErrorCode::QUERY_PLAN_KILLED,
-                format!("collection {why}. namespace: '{namespace}'"),
-            ),
+            Some(Bereft { namespace, why, .. }) => {
+                fail!(QUERY_PLAN_KILLED, "collection {why}. namespace: '{namespace}'")
+            }
             None => {
-                CommandError::new(ErrorCode::CURSOR_NOT_FOUND, format!("cursor id {id} not found"))
+                fail!(CURSOR_NOT_FOUND, "cursor id {id} not found")
             }
         }
     }
@@ -509,6 +501,7 @@ impl Cursors {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::ErrorCode;
     use bson::{Document, doc, rawdoc};
 
     fn asker(session: Option<&SessionId>) -> Asker<'_> {

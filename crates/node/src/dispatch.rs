@@ -131,12 +131,10 @@ impl Request<'_> {
     pub(crate) fn collection_named(&self, name: Option<&Bson>) -> Result<Namespace, CommandError> {
         match name {
             Some(Bson::String(collection)) => Namespace::new(&self.database, collection),
-            other => Err(CommandError::new(
-                ErrorCode::INVALID_NAMESPACE,
-                format!(
-                    "collection name has invalid type {}",
-                    other.map_or("missing", quorate_query::value::type_name_of)
-                ),
+            other => Err(fail!(
+                INVALID_NAMESPACE,
+                "collection name has invalid type {}",
+                other.map_or("missing", quorate_query::value::type_name_of)
             )),
         }
     }
@@ -159,9 +157,10 @@ pub(crate) fn admit(
         check_database_name(database)?;
     }
     if facts.admin_only && database != "admin" {
-        return Err(CommandError::new(
-            ErrorCode::UNAUTHORIZED,
-            format!("{} may only be run against the admin database.", command.name()),
+        return Err(fail!(
+            UNAUTHORIZED,
+            "{} may only be run against the admin database.",
+            command.name()
         ));
     }
     check_access(node, client, facts, command)?;
@@ -178,7 +177,7 @@ fn not_found(name: &str, is_for_tests: bool) -> CommandError {
         Some(way) => format!("; MongoDB's command is not offered here: {way}"),
         None => String::new(),
     };
-    CommandError::new(ErrorCode::COMMAND_NOT_FOUND, format!("no such command: '{name}'{way}"))
+    fail!(COMMAND_NOT_FOUND, "no such command: '{name}'{way}")
 }
 
 /// Runs a command: errors become replies.

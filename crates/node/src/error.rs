@@ -22,6 +22,16 @@ pub struct CommandError {
     pub details: Box<Document>,
 }
 
+/// The error with a code and a text as of `format!`. The code is a name in [`ErrorCode`], a number, or an
+/// expression in parentheses.
+macro_rules! fail {
+    ($code:ident, $($message:tt)+) => { fail!($crate::error::ErrorCode::$code, $($message)+) };
+    (($code:expr), $($message:tt)+) => { fail!($code, $($message)+) };
+    ($code:expr, $($message:tt)+) => {
+        $crate::error::CommandError::new($code.into(), std::fmt::format(format_args!($($message)+)))
+    };
+}
+
 impl CommandError {
     /// An error with a code and a message.
     pub fn new(code: ErrorCode, message: impl Into<String>) -> Self {

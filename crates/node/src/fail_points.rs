@@ -141,12 +141,10 @@ impl FailPoints {
             // Time limits hold only while nothing overrules them, which nothing here does.
             "maxTimeNeverTimeOut" => return Ok(self.times_entered),
             _ => {
-                return Err(CommandError::new(
-                    ErrorCode::FAIL_POINT_SET_FAILED,
-                    format!(
-                        "{name} not found; use failCommand, failGetMoreAfterCursorCheckout, fillDisk, \
+                return Err(fail!(
+                    FAIL_POINT_SET_FAILED,
+                    "{name} not found; use failCommand, failGetMoreAfterCursorCheckout, fillDisk, \
                          maxTimeAlwaysTimeOut, moveClock, onPrimaryTransactionalWrite or stopReplProducer"
-                    ),
                 ));
             }
         }

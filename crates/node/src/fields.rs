@@ -9,7 +9,7 @@ use bson::{Bson, Document, RawDocumentBuf};
 use quorate_query::value::type_name_of;
 
 use crate::body::CommandBody;
-use crate::error::{CommandError, ErrorCode};
+use crate::error::CommandError;
 
 /// Where fields are read from.
 #[derive(Clone, Copy, Debug)]
@@ -160,19 +160,13 @@ impl<'a> Fields<'a> {
         match self.integer(name)? {
             None => Ok(None),
             Some(number) => u64::try_from(number).map(Some).map_err(|_| {
-                CommandError::new(
-                    ErrorCode(51024),
-                    format!("BSON field '{name}' value must be >= 0, actual value '{number}'"),
-                )
+                fail!(51024, "BSON field '{name}' value must be >= 0, actual value '{number}'")
             }),
         }
     }
 
     fn missing(&self, name: &str) -> CommandError {
-        CommandError::new(
-            ErrorCode::MISSING_FIELD,
-            format!("BSON field '{}.{name}' is missing but a required field", self.path),
-        )
+        fail!(MISSING_FIELD, "BSON field '{}.{name}' is missing but a required field", self.path)
     }
 
     pub(crate) fn wrong_type(&self, name: &str, value: &Bson, expected: &str) -> CommandError {
@@ -199,10 +193,7 @@ pub(crate) fn unknown_field(path: &str, field: &str, known: &[&str]) -> CommandE
         .min()
         .filter(|(distance, name)| *distance <= MAX_TYPING_ERRORS && *distance < name.len());
     let hint = nearest.map(|(_, name)| format!(" Did you mean '{name}'?")).unwrap_or_default();
-    CommandError::new(
-        ErrorCode::UNKNOWN_FIELD,
-        format!("BSON field '{path}.{shown}' is an unknown field.{hint}"),
-    )
+    fail!(UNKNOWN_FIELD, "BSON field '{path}.{shown}' is an unknown field.{hint}")
 }
 
 /// Refuses fields that a statement does not have.
@@ -238,6 +229,7 @@ pub(crate) fn to_raw(document: &Document) -> Result<RawDocumentBuf, CommandError
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::ErrorCode;
     use bson::doc;
 
     #[test]

@@ -16,7 +16,7 @@ use quorate_storage::{Direction, Scan};
 
 use crate::catalog::{Collection, Index};
 use crate::context::Interrupt;
-use crate::error::{CommandError, ErrorCode};
+use crate::error::CommandError;
 use crate::helpers::Helpers;
 use crate::plan::{Access, IndexAccess, IndexKeys, Plan};
 use crate::record_scan::{Examiner, Pace, RecordScan, Records, record_of_key};
@@ -124,10 +124,7 @@ impl InterruptSlot {
             return Ok(());
         }
         self.0.gave_way.store(true, Ordering::Relaxed);
-        Err(CommandError::new(
-            ErrorCode::INTERNAL_ERROR,
-            "the command takes long and is run again aside",
-        ))
+        Err(fail!(INTERNAL_ERROR, "the command takes long and is run again aside"))
     }
 
     /// Hands the scans on to another command, which runs on a thread of its own.
@@ -377,12 +374,11 @@ impl IndexSource {
                 None => self.records.read(&self.collection, record)?,
             };
             let Some(document) = document else {
-                return Err(CommandError::new(
-                    ErrorCode::INTERNAL_ERROR,
-                    format!(
-                        "index {} of {} names a missing record; run validate",
-                        self.access.index.name, self.collection.namespace
-                    ),
+                return Err(fail!(
+                    INTERNAL_ERROR,
+                    "index {} of {} names a missing record; run validate",
+                    self.access.index.name,
+                    self.collection.namespace
                 ));
             };
             self.pace.step(document.as_bytes().len(), interrupt)?;

@@ -69,9 +69,10 @@ pub(crate) fn check_fields(facts: &CommandFacts, body: &CommandBody) -> Result<(
             if body.get(field).is_some_and(is_absent) {
                 continue;
             }
-            return Err(CommandError::new(
-                ErrorCode::COMMAND_NOT_SUPPORTED,
-                format!("{} with {field} is not supported; leave it out", facts.name),
+            return Err(fail!(
+                COMMAND_NOT_SUPPORTED,
+                "{} with {field} is not supported; leave it out",
+                facts.name
             ));
         }
         return Err(unknown_field(facts.name, field, known));
@@ -129,13 +130,11 @@ pub(crate) fn check(
     }
     // A cursor has its moment already, whatever is said along with its id.
     if wanted_snapshot(command)?.is_some() && facts.name != "getMore" {
-        return Err(CommandError::new(
-            ErrorCode::INVALID_OPTIONS,
-            format!(
-                "{} does not support read concern 'snapshot'; use find, aggregate or distinct, or \
+        return Err(fail!(
+            INVALID_OPTIONS,
+            "{} does not support read concern 'snapshot'; use find, aggregate or distinct, or \
                  leave the session out",
-                facts.name
-            ),
+            facts.name
         ));
     }
     Ok(())
@@ -163,9 +162,10 @@ fn refuse_write_concern(facts: &CommandFacts, command: &Command) -> Result<(), C
     if may_have_one || !command.body.contains_key("writeConcern") {
         return Ok(());
     }
-    Err(CommandError::new(
-        ErrorCode::INVALID_OPTIONS,
-        format!("Command {} does not support writeConcern; leave it out", facts.name),
+    Err(fail!(
+        INVALID_OPTIONS,
+        "Command {} does not support writeConcern; leave it out",
+        facts.name
     ))
 }
 
@@ -182,12 +182,10 @@ fn check_read_preference(preference: &Document) -> Result<(), CommandError> {
     let fields = Fields::new(preference, "$readPreference");
     let mode = fields.string("mode")?.unwrap_or_default();
     if !MODES.contains(&mode) {
-        return Err(CommandError::new(
-            ErrorCode::FAILED_TO_PARSE,
-            format!(
-                "Could not parse $readPreference mode '{mode}'; use one of {}",
-                MODES.join(", ")
-            ),
+        return Err(fail!(
+            FAILED_TO_PARSE,
+            "Could not parse $readPreference mode '{mode}'; use one of {}",
+            MODES.join(", ")
         ));
     }
     let tags = fields.documents("tags")?.unwrap_or_default();
@@ -202,12 +200,10 @@ fn check_read_preference(preference: &Document) -> Result<(), CommandError> {
         Some(_) if mode == "primary" => {
             Err(CommandError::bad_value("maxStalenessSeconds can not be set for the primary mode"))
         }
-        Some(seconds) if seconds < SMALLEST_MAX_STALENESS_SECONDS => Err(CommandError::new(
-            ErrorCode::MAX_STALENESS_OUT_OF_RANGE,
-            format!(
-                "maxStalenessSeconds is {seconds}, but must be at least \
+        Some(seconds) if seconds < SMALLEST_MAX_STALENESS_SECONDS => Err(fail!(
+            MAX_STALENESS_OUT_OF_RANGE,
+            "maxStalenessSeconds is {seconds}, but must be at least \
                  {SMALLEST_MAX_STALENESS_SECONDS}"
-            ),
         )),
         Some(_) => Ok(()),
     }
@@ -218,10 +214,7 @@ fn check_api(fields: &Fields<'_>, facts: &CommandFacts) -> Result<(), CommandErr
     match fields.string("apiVersion")? {
         Some("1") => {}
         Some(other) => {
-            return Err(CommandError::new(
-                ErrorCode::API_VERSION_ERROR,
-                format!("API version must be \"1\", not \"{other}\""),
-            ));
+            return Err(fail!(API_VERSION_ERROR, "API version must be \"1\", not \"{other}\""));
         }
         None if fields.has("apiStrict") || fields.has("apiDeprecationErrors") => {
             return Err(CommandError::new(
@@ -236,17 +229,17 @@ fn check_api(fields: &Fields<'_>, facts: &CommandFacts) -> Result<(), CommandErr
     }
     let name = facts.name;
     if !facts.in_stable_api {
-        return Err(CommandError::new(
-            ErrorCode::API_STRICT_ERROR,
-            format!("Provided apiStrict:true, but the command {name} is not in API Version 1"),
+        return Err(fail!(
+            API_STRICT_ERROR,
+            "Provided apiStrict:true, but the command {name} is not in API Version 1"
         ));
     }
     let stages = fields.raw("pipeline").and_then(|pipeline| pipeline.as_array());
     let first = stages.and_then(|stages| stages.first()?.as_document()?.keys().next());
     match first {
-        Some(stage) if UNSTABLE_STAGES.contains(&stage.as_str()) => Err(CommandError::new(
-            ErrorCode::API_STRICT_ERROR,
-            format!("stage {stage} is not allowed with 'apiStrict: true' in API Version 1"),
+        Some(stage) if UNSTABLE_STAGES.contains(&stage.as_str()) => Err(fail!(
+            API_STRICT_ERROR,
+            "stage {stage} is not allowed with 'apiStrict: true' in API Version 1"
         )),
         _ => Ok(()),
     }
@@ -327,19 +320,19 @@ fn check_read_concern(node: &Node, command: &Command) -> Result<(), CommandError
         None | Some("local" | "available" | "majority") => Ok(()),
         Some(level @ ("linearizable" | "snapshot")) if writing_stage(&command.body).is_some() => {
             let stage = writing_stage(&command.body).unwrap_or_default();
-            Err(CommandError::new(
-                ErrorCode::INVALID_OPTIONS,
-                format!("{stage} cannot be used with a '{level}' read concern level"),
+            Err(fail!(
+                INVALID_OPTIONS,
+                "{stage} cannot be used with a '{level}' read concern level"
             ))
         }
         Some("linearizable" | "snapshot") if node.oplog().is_some() => Ok(()),
-        Some(level @ ("linearizable" | "snapshot")) => Err(CommandError::new(
-            ErrorCode::NOT_A_REPLICA_SET,
-            format!("node needs to be a replica set member to use read concern '{level}'"),
+        Some(level @ ("linearizable" | "snapshot")) => Err(fail!(
+            NOT_A_REPLICA_SET,
+            "node needs to be a replica set member to use read concern '{level}'"
         )),
-        Some(other) => Err(CommandError::new(
-            ErrorCode::FAILED_TO_PARSE,
-            format!("'{other}' is not a read concern level; use local, majority or available"),
+        Some(other) => Err(fail!(
+            FAILED_TO_PARSE,
+            "'{other}' is not a read concern level; use local, majority or available"
         )),
     }
 }

@@ -289,13 +289,11 @@ fn has_element_with(array: &RawArray, field: &PathComponent) -> Result<bool, Com
 
 /// A query by this number sees an element and fields of elements; an index could hold one of them only.
 fn ambiguous(field: &PathComponent) -> CommandError {
-    CommandError::new(
-        ErrorCode(16746),
-        format!(
-            "Ambiguous field name found in array (do not use numeric field names in embedded elements in an \
+    fail!(
+        16746,
+        "Ambiguous field name found in array (do not use numeric field names in embedded elements in an \
              array), field: '{}'",
-            field.name
-        ),
+        field.name
     )
 }
 
@@ -315,9 +313,11 @@ fn common_array<'a>(
                 let name = |path: &[PathComponent]| {
                     path.iter().map(|c| c.name.as_str()).collect::<Vec<_>>().join(".")
                 };
-                return Err(CommandError::new(
-                    ErrorCode::CANNOT_INDEX_PARALLEL_ARRAYS,
-                    format!("cannot index parallel arrays [{}] [{}]", name(prefix), name(other)),
+                return Err(fail!(
+                    CANNOT_INDEX_PARALLEL_ARRAYS,
+                    "cannot index parallel arrays [{}] [{}]",
+                    name(prefix),
+                    name(other)
                 ));
             }
         }
@@ -341,9 +341,9 @@ fn emit(
     }
     keys.keys.insert(key);
     if keys.keys.len() > MAX_KEYS_PER_DOCUMENT {
-        return Err(CommandError::new(
-            ErrorCode::CANNOT_CREATE_INDEX,
-            format!("a document may have at most {MAX_KEYS_PER_DOCUMENT} keys in an index"),
+        return Err(fail!(
+            CANNOT_CREATE_INDEX,
+            "a document may have at most {MAX_KEYS_PER_DOCUMENT} keys in an index"
         ));
     }
     Ok(())

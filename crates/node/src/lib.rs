@@ -11,6 +11,9 @@
 //! Queries, updates and aggregation are evaluated by `quorate-query`; bytes are kept by
 //! `quorate-storage`.
 
+#[macro_use]
+mod error;
+
 mod body;
 mod catalog;
 mod change_stream;
@@ -22,7 +25,6 @@ mod counters;
 mod cursors;
 mod default_concerns;
 mod dispatch;
-mod error;
 mod fail_points;
 mod fields;
 mod finder;

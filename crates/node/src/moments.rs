@@ -138,15 +138,13 @@ pub(crate) fn not_committed() -> CommandError {
 
 /// Refuses to read at a time that is not kept.
 pub(crate) fn not_kept(time: Timestamp) -> CommandError {
-    CommandError::new(
-        ErrorCode::SNAPSHOT_TOO_OLD,
-        format!(
-            "this member does not keep what it held at Timestamp({}, {}): snapshots are readable for \
+    fail!(
+        SNAPSHOT_TOO_OLD,
+        "this member does not keep what it held at Timestamp({}, {}): snapshots are readable for \
              {} seconds on the member that began them; start a new snapshot session",
-            time.seconds,
-            time.increment,
-            LIFETIME.as_secs()
-        ),
+        time.seconds,
+        time.increment,
+        LIFETIME.as_secs()
     )
 }
 

@@ -28,7 +28,7 @@ use crate::counters::Counters;
 use crate::cursors::Cursors;
 use crate::default_concerns::DefaultsCache;
 use crate::dispatch;
-use crate::error::{CommandError, ErrorCode};
+use crate::error::CommandError;
 use crate::fail_points::{FailPoints, Injection, MachineFaults};
 use crate::generator::Generator;
 use crate::index_sizes::IndexSizes;
@@ -278,13 +278,11 @@ impl Node {
     pub fn advance_cluster_time(&self, seen: Timestamp, now: Now) -> Result<(), CommandError> {
         let latest = now.wall.as_millis() / 1000 + MAX_CLOCK_DRIFT_SECS;
         if i64::from(seen.seconds) > latest {
-            return Err(CommandError::new(
-                ErrorCode::CLUSTER_TIME_FAILS_RATE_LIMITER,
-                format!(
-                    "New cluster time, {}, is too far from this node's wall clock time, {}",
-                    seen.seconds,
-                    now.wall.as_millis() / 1000
-                ),
+            return Err(fail!(
+                CLUSTER_TIME_FAILS_RATE_LIMITER,
+                "New cluster time, {}, is too far from this node's wall clock time, {}",
+                seen.seconds,
+                now.wall.as_millis() / 1000
             ));
         }
         self.cluster_time.fetch_max(seen.as_u64(), Ordering::Relaxed);

@@ -8,7 +8,7 @@
 use crate::command_table::CommandFacts;
 use crate::context::Command;
 use crate::default_concerns::is_settings_collection;
-use crate::error::{CommandError, ErrorCode};
+use crate::error::CommandError;
 use crate::node::Node;
 use crate::touched::is_users;
 
@@ -46,9 +46,11 @@ pub(crate) fn check(
         let (true, Some(collection)) = (touch.changes, touch.collection) else { return Ok(()) };
         match reason(touch.database, collection, in_a_set) {
             None => Ok(()),
-            Some(reason) => Err(CommandError::new(
-                ErrorCode::ILLEGAL_OPERATION,
-                format!("{} refused: '{}.{collection}' {reason}", facts.name, touch.database),
+            Some(reason) => Err(fail!(
+                ILLEGAL_OPERATION,
+                "{} refused: '{}.{collection}' {reason}",
+                facts.name,
+                touch.database
             )),
         }
     })

@@ -83,16 +83,13 @@ impl SessionId {
             Some(Bson::Binary(id)) => {
                 let bytes = id.bytes.as_slice().try_into().ok();
                 bytes.filter(|_| id.subtype == BinarySubtype::Uuid).map(Self).ok_or_else(|| {
-                    CommandError::new(
-                        ErrorCode::INVALID_UUID,
-                        "the id of a session must be a UUID of 16 bytes and subtype 4",
+                    fail!(
+                        INVALID_UUID,
+                        "the id of a session must be a UUID of 16 bytes and subtype 4"
                     )
                 })
             }
-            _ => Err(CommandError::new(
-                ErrorCode::MISSING_FIELD,
-                "BSON field 'lsid.id' is missing but a required field",
-            )),
+            _ => Err(fail!(MISSING_FIELD, "BSON field 'lsid.id' is missing but a required field")),
         }
     }
 
@@ -154,9 +151,9 @@ impl Sessions {
             return Ok(());
         }
         if self.alive.len() >= MAX_SESSIONS {
-            return Err(CommandError::new(
-                ErrorCode::TOO_MANY_LOGICAL_SESSIONS,
-                format!("{MAX_SESSIONS} sessions are alive; end some before starting more"),
+            return Err(fail!(
+                TOO_MANY_LOGICAL_SESSIONS,
+                "{MAX_SESSIONS} sessions are alive; end some before starting more"
             ));
         }
         self.alive.insert(session, Alive { last_used: now, owner });

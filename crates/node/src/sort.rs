@@ -37,9 +37,7 @@ pub(crate) struct SortOrder {
 impl SortOrder {
     pub(crate) fn parse(specification: &Document) -> Result<Self, CommandError> {
         if specification.len() > MAX_SORT_FIELDS {
-            return Err(CommandError::bad_value(format!(
-                "a sort has at most {MAX_SORT_FIELDS} fields"
-            )));
+            return Err(fail!(BAD_VALUE, "a sort has at most {MAX_SORT_FIELDS} fields"));
         }
         let mut fields = Vec::with_capacity(specification.len());
         for (name, direction) in specification {

@@ -38,10 +38,7 @@ impl Depth {
         if self.at <= self.limit {
             return Ok(());
         }
-        Err(CommandError::new(
-            ErrorCode::OVERFLOW,
-            format!("documents may nest at most {MAX_NESTING} levels deep"),
-        ))
+        Err(fail!(OVERFLOW, "documents may nest at most {MAX_NESTING} levels deep"))
     }
 }
 

@@ -138,13 +138,11 @@ impl Body {
         if is_own || now.map(|now| &now.uuid) == seen.map(|seen| &seen.uuid) {
             return Ok(());
         }
-        Err(CommandError::new(
-            ErrorCode::SNAPSHOT_UNAVAILABLE,
-            format!(
-                "Unable to read from a snapshot due to pending collection catalog changes; please \
+        Err(fail!(
+            SNAPSHOT_UNAVAILABLE,
+            "Unable to read from a snapshot due to pending collection catalog changes; please \
                  retry the operation. Collection {namespace} was created or dropped after the \
                  snapshot of the transaction"
-            ),
         ))
     }
 

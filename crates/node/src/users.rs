@@ -214,10 +214,7 @@ pub(crate) fn check_access(
         if first && command.database() == "admin" && first_user_may_come(node, client)? {
             return Ok(());
         }
-        return Err(CommandError::new(
-            ErrorCode::UNAUTHORIZED,
-            format!("Command {} requires authentication", facts.name),
-        ));
+        return Err(fail!(UNAUTHORIZED, "Command {} requires authentication", facts.name));
     };
     if who == LoggedIn::member() {
         return Ok(());
@@ -268,12 +265,10 @@ fn refused(name: &str, needed: Access, touch: &Touch<'_>) -> CommandError {
         }
         (database, _) => database.to_owned(),
     };
-    CommandError::new(
-        ErrorCode::UNAUTHORIZED,
-        format!(
-            "not authorized on {place} to execute command {name}; it takes the role {}",
-            needed.role()
-        ),
+    fail!(
+        UNAUTHORIZED,
+        "not authorized on {place} to execute command {name}; it takes the role {}",
+        needed.role()
     )
 }
 
@@ -329,9 +324,9 @@ pub(crate) fn check_grant(
     if roles.iter().any(|role| role.allows(Access::UserAdmin, database, None)) {
         return Ok(());
     }
-    Err(CommandError::new(
-        ErrorCode::UNAUTHORIZED,
-        format!("not authorized to grant roles of {database}; it takes the role userAdmin there"),
+    Err(fail!(
+        UNAUTHORIZED,
+        "not authorized to grant roles of {database}; it takes the role userAdmin there"
     ))
 }
 

@@ -66,9 +66,19 @@ pub(crate) fn fail(code: impl Into<ErrorCode>, message: impl Into<String>) -> Qu
     QueryError::new(code.into(), message)
 }
 
+/// The refusal with a code and a text as of `format!`. The code is a name in [`ErrorCode`], a number, or an
+/// expression in parentheses.
+macro_rules! fail {
+    ($code:ident, $($message:tt)+) => { fail!($crate::error::ErrorCode::$code, $($message)+) };
+    (($code:expr), $($message:tt)+) => { fail!($code, $($message)+) };
+    ($code:expr, $($message:tt)+) => {
+        $crate::error::fail($code, std::fmt::format(format_args!($($message)+)))
+    };
+}
+
 /// The same refusal with the place it arose in put before its text.
 pub(crate) fn caused_by(error: &QueryError, place: &str) -> QueryError {
-    fail(error.code(), format!("{place} :: caused by :: {}", error.message()))
+    fail!((error.code()), "{place} :: caused by :: {}", error.message())
 }
 
 #[cfg(test)]

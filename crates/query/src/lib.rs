@@ -15,8 +15,10 @@
 //! | [`Meter`] | how long an operation may go on, and how much memory it may hold |
 //! | [`diff`] | what the oplog says about a change |
 
-pub mod diff;
+#[macro_use]
 mod error;
+
+pub mod diff;
 pub mod expression;
 pub mod matcher;
 mod meter;

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use bson::Bson;
 
-use crate::error::{ErrorCode, QueryError, fail};
+use crate::error::QueryError;
 
 /// The most bytes that one operation may hold, unless its caller says otherwise.
 pub(crate) const MAX_OPERATION_BYTES: usize = 100 * 1024 * 1024;
@@ -337,25 +337,21 @@ impl Meter {
     }
 
     fn exceeded(&self, holder: &str) -> QueryError {
-        fail(
-            ErrorCode::QUERY_EXCEEDED_MEMORY_LIMIT,
-            format!(
-                "{holder} exceeded the memory limit of {} bytes for one operation and cannot put \
+        fail!(
+            QUERY_EXCEEDED_MEMORY_LIMIT,
+            "{holder} exceeded the memory limit of {} bytes for one operation and cannot put \
                  anything on disk; select fewer documents or build smaller values",
-                self.0.limit
-            ),
+            self.0.limit
         )
     }
 }
 
 fn exhausted(holder: &str, process: &ProcessMemory) -> QueryError {
-    fail(
-        ErrorCode::EXCEEDED_MEMORY_LIMIT,
-        format!(
-            "{holder} cannot have more memory: the operations of this server together hold its \
+    fail!(
+        EXCEEDED_MEMORY_LIMIT,
+        "{holder} cannot have more memory: the operations of this server together hold its \
              limit of {} bytes; try again when others have ended",
-            process.limit
-        ),
+        process.limit
     )
 }
 
@@ -484,6 +480,7 @@ where
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::ErrorCode;
 
     #[test]
     fn charges_come_back_when_they_are_dropped() {

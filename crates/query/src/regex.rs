@@ -108,7 +108,7 @@ impl RegexMatcher {
                 'i' | 'm' | 's' | 'x' if !flags.contains(option) => flags.push(option),
                 'i' | 'm' | 's' | 'x' | 'u' => {}
                 other => {
-                    return Err(fail(51108, format!("invalid flag in regex options: {other}")));
+                    return Err(fail!(51108, "invalid flag in regex options: {other}"));
                 }
             }
         }
@@ -238,7 +238,7 @@ fn compile(source: &str) -> Result<Compiled, QueryError> {
 }
 
 fn invalid(reason: &str) -> QueryError {
-    fail(51091, format!("Regular expression is invalid: {reason}"))
+    fail!(51091, "Regular expression is invalid: {reason}")
 }
 
 #[cfg(test)]

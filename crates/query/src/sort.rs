@@ -44,9 +44,9 @@ impl SortPattern {
     /// Parses `{field: 1, other: -1}`. An empty pattern sorts nothing.
     pub fn parse(pattern: &Document) -> Result<Self, QueryError> {
         if pattern.len() > MAX_SORT_FIELDS {
-            return Err(fail(
+            return Err(fail!(
                 13103,
-                format!("too many compound keys: a sort may have at most {MAX_SORT_FIELDS}"),
+                "too many compound keys: a sort may have at most {MAX_SORT_FIELDS}"
             ));
         }
         let mut paths = Vec::with_capacity(pattern.len());
@@ -115,7 +115,7 @@ fn parse_direction(field: &str, order: &Bson) -> Result<Direction, QueryError> {
         Some(_) => {
             Err(fail(15975, "$sort key ordering must be 1 (for ascending) or -1 (for descending)"))
         }
-        None => Err(fail(15974, format!("Illegal key in $sort specification: {field}: {order}"))),
+        None => Err(fail!(15974, "Illegal key in $sort specification: {field}: {order}")),
     }
 }
 
@@ -128,10 +128,7 @@ fn parse_path(field: &str) -> Result<Path, QueryError> {
             return Err(fail(15998, "FieldPath field names may not be empty strings."));
         }
         if part.starts_with('$') && !matches!(part, "$ref" | "$id" | "$db") {
-            return Err(fail(
-                16410,
-                format!("FieldPath field names may not start with '$': {field}"),
-            ));
+            return Err(fail!(16410, "FieldPath field names may not start with '$': {field}"));
         }
     }
     Path::parse(field)

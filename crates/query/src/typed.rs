@@ -6,7 +6,7 @@ use std::fmt::Display;
 
 use bson::{Bson, Document};
 
-use crate::error::{ErrorCode, QueryError, fail};
+use crate::error::{ErrorCode, QueryError};
 use crate::value::Number;
 use crate::value::types::type_name_of;
 
@@ -22,7 +22,7 @@ pub(crate) trait Typed {
 
     /// The refusal of this type.
     fn wrong_type(&self, code: impl Into<ErrorCode>, wanted: impl Display) -> QueryError {
-        fail(code.into(), format!("{wanted} {}", self.type_name()))
+        fail!(code.into(), "{wanted} {}", self.type_name())
     }
 
     /// The array.

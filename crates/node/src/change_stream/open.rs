@@ -41,10 +41,7 @@ pub(crate) fn open(
     fields: &Fields<'_>,
 ) -> Result<ChangeStream, CommandError> {
     if request.node.oplog().is_none() || request.node.replication().is_none() {
-        return Err(CommandError::new(
-            ErrorCode(40573),
-            "The $changeStream stage is only supported on replica sets",
-        ));
+        return Err(fail!(40573, "The $changeStream stage is only supported on replica sets"));
     }
     check_read_concern(fields)?;
     let (first, rest) = stages.split_first().ok_or_else(|| specification("is missing"))?;
@@ -85,16 +82,16 @@ pub(crate) fn open(
 }
 
 fn specification(reason: &str) -> CommandError {
-    CommandError::new(ErrorCode(50808), format!("the $changeStream stage specification {reason}"))
+    fail!(50808, "the $changeStream stage specification {reason}")
 }
 
 fn check_read_concern(fields: &Fields<'_>) -> Result<(), CommandError> {
     let Some(concern) = fields.document("readConcern")? else { return Ok(()) };
     match concern.get_str("level") {
         Err(_) | Ok("majority") => Ok(()),
-        Ok(level) => Err(CommandError::new(
-            ErrorCode::INVALID_OPTIONS,
-            format!("$changeStream cannot run with readConcern '{level}'; use majority"),
+        Ok(level) => Err(fail!(
+            INVALID_OPTIONS,
+            "$changeStream cannot run with readConcern '{level}'; use majority"
         )),
     }
 }
@@ -148,9 +145,9 @@ impl Parsed {
                     )));
                 }
                 (unknown, _) => {
-                    return Err(CommandError::new(
-                        ErrorCode(40415),
-                        format!("BSON field '$changeStream.{unknown}' is an unknown field."),
+                    return Err(fail!(
+                        40415,
+                        "BSON field '$changeStream.{unknown}' is an unknown field."
                     ));
                 }
             }
@@ -223,9 +220,9 @@ fn scope(
     }
     let (collection, _) = request.read(namespace)?;
     if collection.is_some_and(|collection| collection.view.is_some()) {
-        return Err(CommandError::new(
-            ErrorCode::COMMAND_NOT_SUPPORTED_ON_VIEW,
-            format!("Namespace {namespace} is a view, not a collection; watch what it reads"),
+        return Err(fail!(
+            COMMAND_NOT_SUPPORTED_ON_VIEW,
+            "Namespace {namespace} is a view, not a collection; watch what it reads"
         ));
     }
     Ok(Scope::Collection {
@@ -247,10 +244,7 @@ fn following(stages: &[Bson]) -> Result<(&[Bson], bool), CommandError> {
     for stage in stages {
         match name(stage).as_deref() {
             Some(SPLIT) => {
-                return Err(CommandError::new(
-                    ErrorCode(7182802),
-                    format!("{SPLIT} must be the last stage in the pipeline"),
-                ));
+                return Err(fail!(7182802, "{SPLIT} must be the last stage in the pipeline"));
             }
             Some("$changeStream") => {
                 return Err(CommandError::new(
@@ -262,9 +256,9 @@ fn following(stages: &[Bson]) -> Result<(&[Bson], bool), CommandError> {
             Some(other) => {
                 // A stage that does not exist at all is refused by its name first.
                 Pipeline::parse(std::slice::from_ref(stage), &Variables::new(0))?;
-                return Err(CommandError::new(
-                    ErrorCode::ILLEGAL_OPERATION,
-                    format!("{other} is not permitted in a $changeStream pipeline"),
+                return Err(fail!(
+                    ILLEGAL_OPERATION,
+                    "{other} is not permitted in a $changeStream pipeline"
                 ));
             }
             None => {}

@@ -65,10 +65,7 @@ pub(super) fn aggregate(request: &Request<'_>, command: Command) -> Result<Outco
     check_collation(&fields)?;
     let target = Target::of(request, command.body.get("aggregate"))?;
     let stages = fields.array("pipeline")?.ok_or_else(|| {
-        CommandError::new(
-            ErrorCode::MISSING_FIELD,
-            "BSON field 'aggregate.pipeline' is missing but a required field",
-        )
+        fail!(MISSING_FIELD, "BSON field 'aggregate.pipeline' is missing but a required field")
     })?;
     let explain = fields.flag("explain")?;
     let mut options = CursorOptions::new(request);
@@ -176,12 +173,10 @@ fn raw_stream(request: &Request<'_>, documents: Documents) -> DocumentStream {
 }
 
 fn too_large(bytes: usize) -> CommandError {
-    CommandError::new(
-        ErrorCode::BSON_OBJECT_TOO_LARGE,
-        format!(
-            "BSONObj size: {bytes} is invalid: a result may have {MAX_RESULT_BYTES} bytes; project fewer \
+    fail!(
+        BSON_OBJECT_TOO_LARGE,
+        "BSONObj size: {bytes} is invalid: a result may have {MAX_RESULT_BYTES} bytes; project fewer \
              fields, or give the parts as documents of their own with $unwind"
-        ),
     )
 }
 
@@ -391,9 +386,9 @@ fn follow_views(
         let own = view.pipeline.iter().cloned().map(Bson::Document);
         stages = own.chain(stages).collect();
     }
-    Err(CommandError::new(
-        ErrorCode::VIEW_DEPTH_LIMIT_EXCEEDED,
-        format!("views may stand upon each other at most {MAX_VIEW_DEPTH} deep"),
+    Err(fail!(
+        VIEW_DEPTH_LIMIT_EXCEEDED,
+        "views may stand upon each other at most {MAX_VIEW_DEPTH} deep"
     ))
 }
 
@@ -416,10 +411,7 @@ pub(super) fn check_joins(database: &str, pipeline: &Pipeline) -> Result<(), Com
 
 /// Who may read such a collection is decided for the one that a command names.
 fn not_for_pipelines(namespace: &Namespace) -> CommandError {
-    CommandError::new(
-        ErrorCode::UNAUTHORIZED,
-        format!("not authorized to read {namespace} from a pipeline; read it by itself"),
-    )
+    fail!(UNAUTHORIZED, "not authorized to read {namespace} from a pipeline; read it by itself")
 }
 
 impl Environment for Reading {

@@ -9,7 +9,7 @@ use quorate_authentication::scram::{ClientFirst, ServerConversation, StoredCrede
 use super::common::reply;
 use crate::context::{Command, Outcome};
 use crate::dispatch::Request;
-use crate::error::{CommandError, ErrorCode};
+use crate::error::CommandError;
 use crate::fields::Fields;
 use crate::users::{
     EXTERNAL, LoggedIn, Mechanism, Pending, decoy_credentials, failed, find_user, find_user_evenly,
@@ -42,9 +42,9 @@ impl Opening {
         let fields = Fields::new(body, "saslStart");
         let name = fields.required_string("mechanism")?;
         let mechanism = Mechanism::from_name(name).ok_or_else(|| {
-            CommandError::new(
-                ErrorCode::MECHANISM_UNAVAILABLE,
-                format!("Unsupported mechanism '{name}'; use SCRAM-SHA-256 or SCRAM-SHA-1"),
+            fail!(
+                MECHANISM_UNAVAILABLE,
+                "Unsupported mechanism '{name}'; use SCRAM-SHA-256 or SCRAM-SHA-1"
             )
         })?;
         let options = fields.document("options")?;
@@ -99,10 +99,7 @@ pub(super) fn sasl_continue(
 ) -> Result<Outcome, CommandError> {
     let mut login = request.context.client.login.state();
     let Some(mut pending) = login.conversation.take() else {
-        return Err(CommandError::new(
-            ErrorCode::PROTOCOL_ERROR,
-            "No SASL session state found; begin with saslStart",
-        ));
+        return Err(fail!(PROTOCOL_ERROR, "No SASL session state found; begin with saslStart"));
     };
     let body = command.body.to_document();
     let message = payload(&body)?;

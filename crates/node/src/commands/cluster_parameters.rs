@@ -7,7 +7,7 @@ use bson::{Bson, Document, doc};
 use super::common::WriteConcern;
 use crate::context::{Command, Outcome};
 use crate::dispatch::Request;
-use crate::error::{CommandError, ErrorCode};
+use crate::error::CommandError;
 use crate::fields::{Fields, to_raw, whole_number};
 use crate::namespace::Namespace;
 use crate::node::Node;
@@ -84,10 +84,7 @@ pub(super) fn get(request: &Request<'_>, command: Command) -> Result<Outcome, Co
 }
 
 fn unknown(name: &str) -> CommandError {
-    CommandError::new(
-        ErrorCode::INVALID_OPTIONS,
-        format!("Unknown cluster parameter: {name}; there is {NAME} only"),
-    )
+    fail!(INVALID_OPTIONS, "Unknown cluster parameter: {name}; there is {NAME} only")
 }
 
 fn wrong_expiry() -> CommandError {

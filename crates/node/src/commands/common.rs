@@ -51,12 +51,10 @@ impl WriteConcern {
             None => {}
             Some(Bson::String(mode)) if mode == "majority" => journal = true,
             Some(Bson::String(mode)) => {
-                return Err(CommandError::new(
-                    ErrorCode::UNKNOWN_REPL_WRITE_CONCERN,
-                    format!(
-                        "No write concern mode named '{mode}' found in replica set \
+                return Err(fail!(
+                    UNKNOWN_REPL_WRITE_CONCERN,
+                    "No write concern mode named '{mode}' found in replica set \
                              configuration"
-                    ),
                 ));
             }
             Some(number) => match whole_number(number) {
@@ -107,9 +105,9 @@ pub(super) fn check_collation(fields: &Fields<'_>) -> Result<(), CommandError> {
     match fields.document("collation")? {
         Some(collation) if !collation.is_empty() => match collation.get_str("locale") {
             Ok("simple") => Ok(()),
-            Ok(locale) => Err(CommandError::new(
-                ErrorCode::COMMAND_NOT_SUPPORTED,
-                format!("collation '{locale}' is not supported; use locale 'simple'"),
+            Ok(locale) => Err(fail!(
+                COMMAND_NOT_SUPPORTED,
+                "collation '{locale}' is not supported; use locale 'simple'"
             )),
             Err(_) => Err(CommandError::new(
                 ErrorCode::MISSING_FIELD,
@@ -343,23 +341,19 @@ pub(super) fn check_uuid(
         None => return Ok(()),
         Some(Bson::Binary(meant)) if meant.subtype == BinarySubtype::Uuid => meant,
         Some(other) => {
-            return Err(CommandError::new(
-                ErrorCode::TYPE_MISMATCH,
-                format!(
-                    "collectionUUID must be a UUID, not {}",
-                    quorate_query::value::type_name_of(other)
-                ),
+            return Err(fail!(
+                TYPE_MISMATCH,
+                "collectionUUID must be a UUID, not {}",
+                quorate_query::value::type_name_of(other)
             ));
         }
     };
     if found.is_some_and(|found| found.view.is_none() && found.uuid == *meant) {
         return Ok(());
     }
-    Err(CommandError::new(
-        ErrorCode::COLLECTION_UUID_MISMATCH,
-        format!(
-            "{namespace} is not the collection that the command means by its collectionUUID; it was \
+    Err(fail!(
+        COLLECTION_UUID_MISMATCH,
+        "{namespace} is not the collection that the command means by its collectionUUID; it was \
              renamed or dropped: look for it with listCollections"
-        ),
     ))
 }

@@ -43,10 +43,7 @@ pub(super) fn create(request: &Request<'_>, command: Command) -> Result<Outcome,
         if existing.options == options && request.transaction.is_none() {
             return reply(&doc! { "ok": 1.0 });
         }
-        return Err(CommandError::new(
-            ErrorCode::NAMESPACE_EXISTS,
-            format!("Collection {namespace} already exists."),
-        ));
+        return Err(fail!(NAMESPACE_EXISTS, "Collection {namespace} already exists."));
     }
     check_view_cycle(&writer.catalog(), &namespace, &options)?;
     writer.create_collection(&namespace, options)?;
@@ -55,9 +52,9 @@ pub(super) fn create(request: &Request<'_>, command: Command) -> Result<Outcome,
 
 fn kept_options(request: &Request<'_>, fields: &Fields<'_>) -> Result<Document, CommandError> {
     if let Some(refused) = REFUSED_OPTIONS.iter().find(|name| fields.has(name)) {
-        return Err(CommandError::new(
-            ErrorCode::COMMAND_NOT_SUPPORTED,
-            format!("create with {refused} is not supported; leave it out"),
+        return Err(fail!(
+            COMMAND_NOT_SUPPORTED,
+            "create with {refused} is not supported; leave it out"
         ));
     }
     if let Some(images) = fields.raw(IMAGES_OPTION) {
@@ -95,10 +92,7 @@ fn kept_options(request: &Request<'_>, fields: &Fields<'_>) -> Result<Document, 
     check_view_pipeline(request, fields)?;
     check_view_options(fields, &options)?;
     if fields.has("pipeline") && !fields.has("viewOn") {
-        return Err(CommandError::new(
-            ErrorCode::INVALID_OPTIONS,
-            "'pipeline' requires 'viewOn' to also be specified",
-        ));
+        return Err(fail!(INVALID_OPTIONS, "'pipeline' requires 'viewOn' to also be specified"));
     }
     Ok(options)
 }
@@ -128,10 +122,7 @@ fn check_view_options(fields: &Fields<'_>, options: &Document) -> Result<(), Com
     if let (true, Some(option)) =
         (fields.has("viewOn"), not_of_view.into_iter().find(|name| options.contains_key(name)))
     {
-        return Err(CommandError::new(
-            ErrorCode::INVALID_OPTIONS,
-            format!("option not supported on a view: {option}"),
-        ));
+        return Err(fail!(INVALID_OPTIONS, "option not supported on a view: {option}"));
     }
     Ok(())
 }
@@ -155,9 +146,9 @@ fn check_view_pipeline(request: &Request<'_>, fields: &Fields<'_>) -> Result<(),
     let writes = |stage: &&str| matches!(*stage, "$out" | "$merge");
     let names = stages.iter().filter_map(Bson::as_document).filter_map(|stage| stage.keys().next());
     if let Some(stage) = names.map(String::as_str).find(writes) {
-        return Err(CommandError::new(
-            ErrorCode::OPTION_NOT_SUPPORTED_ON_VIEW,
-            format!("{stage} cannot be part of a view; run it with aggregate"),
+        return Err(fail!(
+            OPTION_NOT_SUPPORTED_ON_VIEW,
+            "{stage} cannot be part of a view; run it with aggregate"
         ));
     }
     Pipeline::parse(stages, &command_variables(request, fields)?)?;
@@ -173,9 +164,9 @@ fn check_view_cycle(
     let (mut reached, mut unseen) = (BTreeSet::new(), read_by_view(options)?);
     while let Some(name) = unseen.pop() {
         if name == namespace.collection {
-            return Err(CommandError::new(
-                ErrorCode::GRAPH_CONTAINS_CYCLE,
-                format!("View cycle detected: {namespace} would read itself"),
+            return Err(fail!(
+                GRAPH_CONTAINS_CYCLE,
+                "View cycle detected: {namespace} would read itself"
             ));
         }
         let next = Namespace { database: namespace.database.clone(), collection: name.clone() };
@@ -287,10 +278,7 @@ fn modify_index(
     let ident = found.map(|index| index.ident);
     let place = collection.indexes.iter().position(|index| Some(index.ident) == ident);
     let place = place.ok_or_else(|| {
-        CommandError::new(
-            ErrorCode::INDEX_NOT_FOUND,
-            format!("cannot find index for ns {}", collection.namespace),
-        )
+        fail!(INDEX_NOT_FOUND, "cannot find index for ns {}", collection.namespace)
     })?;
     let index = &collection.indexes[place];
     if index.name == ID_INDEX {
@@ -325,9 +313,9 @@ fn check_index_change(change: &Document, fields: &Fields<'_>) -> Result<(), Comm
     if let Some(refused) =
         ["unique", "prepareUnique", "forceNonUnique"].into_iter().find(|name| fields.has(name))
     {
-        return Err(CommandError::new(
-            ErrorCode::COMMAND_NOT_SUPPORTED,
-            format!("collMod does not change '{refused}' of an index; drop it and create it anew"),
+        return Err(fail!(
+            COMMAND_NOT_SUPPORTED,
+            "collMod does not change '{refused}' of an index; drop it and create it anew"
         ));
     }
     match (fields.string("name")?, fields.document("keyPattern")?) {
@@ -356,42 +344,31 @@ pub(super) fn rename(request: &Request<'_>, command: Command) -> Result<Outcome,
     let (drop_target, expected) = drop_target(&fields)?;
     let concern = WriteConcern::parse(&command)?;
     if source == target {
-        return Err(CommandError::new(
-            ErrorCode::ILLEGAL_OPERATION,
-            "Can't rename a collection to itself",
-        ));
+        return Err(fail!(ILLEGAL_OPERATION, "Can't rename a collection to itself"));
     }
     if request.node.oplog().is_some() && source.is_unreplicated() != target.is_unreplicated() {
         // Other members have no collection that they could rename, or would keep the one that is gone here.
-        return Err(CommandError::new(
-            ErrorCode::ILLEGAL_OPERATION,
-            format!(
-                "Cannot rename '{source}' to '{target}': one of them is replicated and the other is not; \
+        return Err(fail!(
+            ILLEGAL_OPERATION,
+            "Cannot rename '{source}' to '{target}': one of them is replicated and the other is not; \
                  copy the documents with an aggregation and $merge, then drop the collection"
-            ),
         ));
     }
     let mut writer = request.write();
     writer.unused_collections(|writer| {
         [&source, &target].into_iter().filter_map(|side| writer.collection(side)).collect()
     })?;
-    let collection = writer.collection(&source).ok_or_else(|| {
-        CommandError::new(
-            ErrorCode::NAMESPACE_NOT_FOUND,
-            format!("Source collection {source} does not exist"),
-        )
-    })?;
+    let collection = writer
+        .collection(&source)
+        .ok_or_else(|| fail!(NAMESPACE_NOT_FOUND, "Source collection {source} does not exist"))?;
     if collection.view.is_some() {
-        return Err(CommandError::new(
-            ErrorCode::COMMAND_NOT_SUPPORTED_ON_VIEW,
-            format!("Namespace {source} is a view, not a collection; drop it and create it anew"),
+        return Err(fail!(
+            COMMAND_NOT_SUPPORTED_ON_VIEW,
+            "Namespace {source} is a view, not a collection; drop it and create it anew"
         ));
     }
     if writer.collection(&target).is_some_and(|found| found.view.is_some()) {
-        return Err(CommandError::new(
-            ErrorCode::NAMESPACE_EXISTS,
-            format!("a view already exists with that name: {target}"),
-        ));
+        return Err(fail!(NAMESPACE_EXISTS, "a view already exists with that name: {target}"));
     }
     if writer.collection(&target).is_some() && !drop_target {
         return Err(CommandError::new(ErrorCode::NAMESPACE_EXISTS, "target namespace exists"));
@@ -421,15 +398,13 @@ fn check_target_uuid(
     if found.is_some_and(|found| found.uuid == *expected) {
         return Ok(());
     }
-    Err(CommandError::new(
-        ErrorCode::COLLECTION_UUID_MISMATCH,
-        format!(
-            "{target} is not the collection that dropTarget means by its UUID; it was renamed or dropped: look for it \
+    Err(fail!(
+        COLLECTION_UUID_MISMATCH,
+        "{target} is not the collection that dropTarget means by its UUID; it was renamed or dropped: look for it \
              with listCollections"
-        ),
     ))
 }
 
 pub(super) fn not_found(namespace: &Namespace) -> CommandError {
-    CommandError::new(ErrorCode::NAMESPACE_NOT_FOUND, format!("ns does not exist: {namespace}"))
+    fail!(NAMESPACE_NOT_FOUND, "ns does not exist: {namespace}")
 }

@@ -30,9 +30,7 @@ pub(super) fn get_more(request: &Request<'_>, command: Command) -> Result<Outcom
     let size = match fields.integer("batchSize")? {
         None | Some(0) => usize::MAX,
         Some(size) => usize::try_from(size).map_err(|_| {
-            CommandError::bad_value(format!(
-                "Batch size for getMore must be non-negative, but received: {size}"
-            ))
+            fail!(BAD_VALUE, "Batch size for getMore must be non-negative, but received: {size}")
         })?,
     };
     let user = session_owner(request.node, &request.context.client);
@@ -47,11 +45,9 @@ pub(super) fn get_more(request: &Request<'_>, command: Command) -> Result<Outcom
     {
         // A role may have been taken away since the stream was opened.
         let place = if place == EVERY_DATABASE { "all databases" } else { place };
-        let error = CommandError::new(
-            ErrorCode::UNAUTHORIZED,
-            format!(
-                "not authorized on {place} to go on with a change stream; it takes the role read"
-            ),
+        let error = fail!(
+            UNAUTHORIZED,
+            "not authorized on {place} to go on with a change stream; it takes the role read"
         );
         request.node.cursors().kill(*id);
         return Err(error);
@@ -78,10 +74,7 @@ pub(super) fn get_more(request: &Request<'_>, command: Command) -> Result<Outcom
         let gone = collection.is_none_or(|found| found.uuid != tail.collection.uuid);
         if gone {
             request.node.cursors().kill(*id);
-            return Err(CommandError::new(
-                ErrorCode::QUERY_PLAN_KILLED,
-                format!("collection dropped. namespace: '{namespace}'"),
-            ));
+            return Err(fail!(QUERY_PLAN_KILLED, "collection dropped. namespace: '{namespace}'"));
         }
         if tail.has_lost_its_place(&view)? {
             request.node.cursors().kill(*id);
@@ -115,10 +108,7 @@ pub(super) fn get_more(request: &Request<'_>, command: Command) -> Result<Outcom
         return Ok(Outcome::Wait { until, at_most });
     }
     if !cursors.is_open_on(*id, &namespace) {
-        return Err(CommandError::new(
-            ErrorCode::CURSOR_KILLED,
-            format!("cursor {id} was killed while it was read"),
-        ));
+        return Err(fail!(CURSOR_KILLED, "cursor {id} was killed while it was read"));
     }
     let id = if batch.exhausted {
         cursors.kill(*id);
@@ -153,9 +143,9 @@ pub(super) fn kill_cursors(
             return Err(fields.wrong_type("cursors", id, "long"));
         };
         if !any && cursors.belongs_to_another(*number, user.as_ref()) {
-            return Err(CommandError::new(
-                ErrorCode::UNAUTHORIZED,
-                format!("not authorized to kill cursor {number}: another user opened it"),
+            return Err(fail!(
+                UNAUTHORIZED,
+                "not authorized to kill cursor {number}: another user opened it"
             ));
         }
         if cursors.is_open_on(*number, &namespace) {
@@ -178,10 +168,7 @@ pub(super) fn kill_cursors(
 /// Cursors of commands such as `listCollections` belong to `$cmd.<command>`.
 fn cursor_namespace(request: &Request<'_>, collection: &str) -> Result<Namespace, CommandError> {
     if collection.is_empty() {
-        return Err(CommandError::new(
-            ErrorCode::INVALID_NAMESPACE,
-            "Collection names cannot be empty",
-        ));
+        return Err(fail!(INVALID_NAMESPACE, "Collection names cannot be empty"));
     }
     Namespace::new(&request.database, collection)
 }

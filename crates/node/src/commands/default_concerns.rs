@@ -68,10 +68,7 @@ fn require_set(request: &Request<'_>) -> Result<(), CommandError> {
     if request.node.replication().is_some() {
         return Ok(());
     }
-    Err(CommandError::new(
-        ErrorCode(51300),
-        format!("'{}' is not supported on standalone nodes.", request.name),
-    ))
+    Err(fail!(51300, "'{}' is not supported on standalone nodes.", request.name))
 }
 
 /// The concerns in force, and their sources.

@@ -209,9 +209,7 @@ pub(super) fn profile(request: &Request<'_>, command: Command) -> Result<Outcome
         Some(level @ 0..=2) => Some(level as i32),
         Some(-1) | None => None,
         Some(other) => {
-            return Err(CommandError::bad_value(format!(
-                "profile takes 0, 1 or 2, or -1 to ask; not {other}"
-            )));
+            return Err(fail!(BAD_VALUE, "profile takes 0, 1 or 2, or -1 to ask; not {other}"));
         }
     };
     let slow = fields.integer("slowms")?;

@@ -13,7 +13,7 @@ use super::common::{check_collation, parse_filter, reply};
 use crate::context::{Command, Outcome};
 use crate::cursors::DocumentStream;
 use crate::dispatch::Request;
-use crate::error::{CommandError, ErrorCode};
+use crate::error::CommandError;
 use crate::fields::{Fields, to_raw};
 use crate::records::DocumentBytes;
 use crate::select::Selection;
@@ -64,10 +64,7 @@ pub(super) fn distinct(request: &Request<'_>, command: Command) -> Result<Outcom
             let Entry::Vacant(place) = values.entry(value_key(&value)?) else { continue };
             bytes += place.key().len();
             if bytes > MAX_VALUE_BYTES {
-                return Err(CommandError::new(
-                    ErrorCode(17217),
-                    "distinct too big, 16mb cap; use aggregate with $group",
-                ));
+                return Err(fail!(17217, "distinct too big, 16mb cap; use aggregate with $group"));
             }
             // In the map, and then in the reply.
             charge.grow("distinct", VALUE_OVERHEAD + 3 * place.key().len())?;

@@ -42,16 +42,14 @@ pub(super) fn drop_database(
     command: Command,
 ) -> Result<Outcome, CommandError> {
     if ["admin", "local", "config"].contains(&request.database.as_str()) {
-        return Err(CommandError::new(
-            ErrorCode::ILLEGAL_OPERATION,
-            format!("Dropping the '{}' database is prohibited.", request.database),
+        return Err(fail!(
+            ILLEGAL_OPERATION,
+            "Dropping the '{}' database is prohibited.",
+            request.database
         ));
     }
     if command.body.first().and_then(whole_number) != Some(1) {
-        return Err(CommandError::new(
-            ErrorCode(5255100),
-            "Have to pass 1 as 'dropDatabase' parameter",
-        ));
+        return Err(fail!(5255100, "Have to pass 1 as 'dropDatabase' parameter"));
     }
     let concern = WriteConcern::parse(&command)?;
     let mut writer = request.write();

@@ -16,7 +16,7 @@ use crate::change_stream;
 use crate::command_table;
 use crate::context::{Command, Outcome};
 use crate::dispatch::Request;
-use crate::error::{CommandError, ErrorCode};
+use crate::error::CommandError;
 use crate::fields::{Fields, check_known, whole_number};
 use crate::generic_arguments;
 use crate::namespace::Namespace;
@@ -45,12 +45,8 @@ pub(super) fn explain(request: &Request<'_>, command: Command) -> Result<Outcome
         .next()
         .map(|(name, argument)| (name.clone(), argument.clone()))
         .ok_or_else(|| CommandError::bad_value("explain needs a command"))?;
-    let facts = command_table::find(&name).ok_or_else(|| {
-        CommandError::new(
-            ErrorCode::COMMAND_NOT_FOUND,
-            format!("Explain failed due to unknown command: {name}"),
-        )
-    })?;
+    let facts = command_table::find(&name)
+        .ok_or_else(|| fail!(COMMAND_NOT_FOUND, "Explain failed due to unknown command: {name}"))?;
     generic_arguments::check_fields(facts, &CommandBody::from(inner.clone()))?;
     check_inner_database(request, &inner)?;
     let inner_fields = Fields::new(&inner, &name);
@@ -60,10 +56,7 @@ pub(super) fn explain(request: &Request<'_>, command: Command) -> Result<Outcome
         return explain_aggregate(request, &target, stages, &inner_fields, verbosity);
     }
     let Some((_, query_field)) = EXPLAINABLE.iter().find(|(known, _)| *known == facts.name) else {
-        return Err(CommandError::new(
-            ErrorCode::ILLEGAL_OPERATION,
-            format!("Cannot explain cmd: {name}"),
-        ));
+        return Err(fail!(ILLEGAL_OPERATION, "Cannot explain cmd: {name}"));
     };
     let namespace = Namespace::new(&request.database, argument.as_str().unwrap_or(""))?;
     if name == "find" && is_view(request, &namespace) {
@@ -99,12 +92,10 @@ fn check_inner_database(request: &Request<'_>, inner: &Document) -> Result<(), C
     match inner.get("$db") {
         None => Ok(()),
         Some(Bson::String(database)) if *database == request.database => Ok(()),
-        Some(other) => Err(CommandError::new(
-            ErrorCode::INVALID_NAMESPACE,
-            format!(
-                "Mismatched $db in explain command. Expected {} but got {other}",
-                request.database
-            ),
+        Some(other) => Err(fail!(
+            INVALID_NAMESPACE,
+            "Mismatched $db in explain command. Expected {} but got {other}",
+            request.database
         )),
     }
 }

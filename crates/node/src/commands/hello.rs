@@ -185,10 +185,7 @@ fn wait_wanted(fields: &Fields<'_>) -> Result<Option<WaitWanted>, CommandError> 
         ));
     };
     if *counter < 0 {
-        return Err(CommandError::new(
-            ErrorCode(31372),
-            "topologyVersion must have a non-negative counter",
-        ));
+        return Err(fail!(31372, "topologyVersion must have a non-negative counter"));
     }
     let known = TopologyVersion { process_id: object_id_from(*process_id), counter: *counter };
     Ok(Some(WaitWanted { known, at_most: Duration::from_millis(millis).min(MAX_AWAIT) }))

@@ -110,9 +110,9 @@ fn create_index(
             return Ok(true);
         }
         if collection.indexes.len() >= MAX_INDEXES {
-            return Err(CommandError::new(
-                ErrorCode::CANNOT_CREATE_INDEX,
-                format!("add index fails, too many indexes for {namespace}: at most {MAX_INDEXES}"),
+            return Err(fail!(
+                CANNOT_CREATE_INDEX,
+                "add index fails, too many indexes for {namespace}: at most {MAX_INDEXES}"
             ));
         }
         Ok(false)
@@ -147,21 +147,16 @@ fn complete_spec(spec: &Document) -> Result<Document, CommandError> {
     let cannot = |message: String| CommandError::new(ErrorCode::CANNOT_CREATE_INDEX, message);
     let fields = Fields::new(spec, "createIndexes.indexes");
     if let Some(unknown) = spec.keys().find(|name| !KNOWN_OPTIONS.contains(&name.as_str())) {
-        return Err(CommandError::new(
-            ErrorCode::INVALID_INDEX_SPECIFICATION_OPTION,
-            format!(
-                "Error in specification {spec} :: caused by :: The field '{unknown}' is not valid \
+        return Err(fail!(
+            INVALID_INDEX_SPECIFICATION_OPTION,
+            "Error in specification {spec} :: caused by :: The field '{unknown}' is not valid \
                  for an index specification"
-            ),
         ));
     }
     super::common::check_collation(&fields)?;
     check_options(&fields)?;
     let key = fields.document("key")?.ok_or_else(|| {
-        CommandError::new(
-            ErrorCode::FAILED_TO_PARSE,
-            "The 'key' field is a required property of an index specification",
-        )
+        fail!(FAILED_TO_PARSE, "The 'key' field is a required property of an index specification")
     })?;
     if key.is_empty() || key.len() > MAX_INDEX_FIELDS {
         return Err(cannot(format!(
@@ -230,12 +225,10 @@ fn check_combination(fields: &Fields<'_>, key: &Document) -> Result<(), CommandE
 /// Refuses what a partial index cannot be filtered by. Specification: the manual's page on partial indexes.
 fn check_partial_filter(filter: &Document) -> Result<(), CommandError> {
     let refused = |what: &str| {
-        CommandError::new(
-            ErrorCode::CANNOT_CREATE_INDEX,
-            format!(
-                "Expression not supported in partial index: {what}; use equality, $exists: true, $gt, $gte, \
+        fail!(
+            CANNOT_CREATE_INDEX,
+            "Expression not supported in partial index: {what}; use equality, $exists: true, $gt, $gte, \
                  $lt, $lte, $type, $in, $and and $or"
-            ),
         )
     };
     for (name, condition) in filter {
@@ -279,9 +272,9 @@ fn check_options(fields: &Fields<'_>) -> Result<(), CommandError> {
     }
     match fields.integer("v")? {
         None | Some(1 | 2) => Ok(()),
-        Some(version) => Err(CommandError::new(
-            ErrorCode::CANNOT_CREATE_INDEX,
-            format!("Invalid index specification: cannot create an index with v={version}; use 2"),
+        Some(version) => Err(fail!(
+            CANNOT_CREATE_INDEX,
+            "Invalid index specification: cannot create an index with v={version}; use 2"
         )),
     }
 }
@@ -292,12 +285,10 @@ fn check_id_index(spec: &Document, key: &Document) -> Result<(), CommandError> {
     const ALLOWED: [&str; 6] = ["key", "name", "v", "ns", "collation", "comment"];
     let is_id = key.len() == 1 && key.get("_id").and_then(whole_number) == Some(1);
     match spec.keys().find(|option| is_id && !ALLOWED.contains(&option.as_str())) {
-        Some(option) => Err(CommandError::new(
-            ErrorCode::INVALID_INDEX_SPECIFICATION_OPTION,
-            format!(
-                "The field '{option}' is not valid for an _id index specification; leave it out. \
+        Some(option) => Err(fail!(
+            INVALID_INDEX_SPECIFICATION_OPTION,
+            "The field '{option}' is not valid for an _id index specification; leave it out. \
                  Specification: {spec}"
-            ),
         )),
         None => Ok(()),
     }
@@ -445,9 +436,9 @@ pub(super) fn drop_indexes(
     let fields = Fields::new(&command.body, "dropIndexes");
     let concern = WriteConcern::parse(&command)?;
     let mut writer = request.write();
-    let mut collection = writer.unused_collection(&namespace)?.ok_or_else(|| {
-        CommandError::new(ErrorCode::NAMESPACE_NOT_FOUND, format!("ns not found {namespace}"))
-    })?;
+    let mut collection = writer
+        .unused_collection(&namespace)?
+        .ok_or_else(|| fail!(NAMESPACE_NOT_FOUND, "ns not found {namespace}"))?;
     collection.refuse_view()?;
     let before = collection.indexes.len();
     for name in named_indexes(&collection, fields.raw("index"))? {
@@ -467,10 +458,7 @@ fn named_indexes(
         }
         match collection.index(name) {
             Some(index) => Ok(index.name.clone()),
-            None => Err(CommandError::new(
-                ErrorCode::INDEX_NOT_FOUND,
-                format!("index not found with name [{name}]"),
-            )),
+            None => Err(fail!(INDEX_NOT_FOUND, "index not found with name [{name}]")),
         }
     };
     match wanted {
@@ -486,10 +474,7 @@ fn named_indexes(
             let found = collection.index_with_key(key)?;
             match found {
                 Some(index) => Ok(vec![by_name(&index.name)?]),
-                None => Err(CommandError::new(
-                    ErrorCode::INDEX_NOT_FOUND,
-                    format!("can't find index with key: {key}"),
-                )),
+                None => Err(fail!(INDEX_NOT_FOUND, "can't find index with key: {key}")),
             }
         }
         _ => Err(CommandError::type_mismatch(

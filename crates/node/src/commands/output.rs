@@ -99,9 +99,9 @@ impl Sink<'_, '_> {
         let mut writer = self.request.write();
         let existing = writer.collection(target);
         if existing.as_ref().is_some_and(|known| known.capped.is_some()) {
-            return Err(CommandError::new(
-                ErrorCode(17152),
-                format!("namespace '{target}' is capped so it can't be used for $out"),
+            return Err(fail!(
+                17152,
+                "namespace '{target}' is capped so it can't be used for $out"
             ));
         }
         let options = existing.as_ref().map(|known| known.options.clone()).unwrap_or_default();
@@ -273,10 +273,7 @@ fn check_merge_key(merge: &Merge, collection: &Collection) -> Result<(), Command
     if covered {
         return Ok(());
     }
-    Err(CommandError::new(
-        ErrorCode(51183),
-        "Cannot find index to verify that join fields will be unique",
-    ))
+    Err(fail!(51183, "Cannot find index to verify that join fields will be unique"))
 }
 
 /// Puts a collection in place of the target, which is as it was.
@@ -288,18 +285,13 @@ fn put_in_place(
 ) -> Result<(), CommandError> {
     let current = writer.unused_collection(target)?;
     if described(current.as_deref()) != *seen {
-        return Err(CommandError::new(
-            ErrorCode(28768),
-            format!(
-                "options or indexes of the target collection {target} changed while $out was running; run it again"
-            ),
+        return Err(fail!(
+            28768,
+            "options or indexes of the target collection {target} changed while $out was running; run it again"
         ));
     }
     let filled = writer.collection(side).ok_or_else(|| {
-        CommandError::new(
-            ErrorCode::NAMESPACE_NOT_FOUND,
-            format!("{side}, which $out filled, was dropped; run it again"),
-        )
+        fail!(NAMESPACE_NOT_FOUND, "{side}, which $out filled, was dropped; run it again")
     })?;
     writer.rename_collection(&filled, target)
 }

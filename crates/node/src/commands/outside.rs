@@ -14,8 +14,9 @@ pub(super) fn needs_a_set(_: &Request<'_>, _: Command) -> Result<Outcome, Comman
 
 /// A command about the process, at a member that is only a value in one.
 pub(super) fn needs_a_process(request: &Request<'_>, _: Command) -> Result<Outcome, CommandError> {
-    Err(CommandError::new(
-        ErrorCode::COMMAND_NOT_SUPPORTED,
-        format!("{} is answered by a server only; this member runs inside of one", request.name),
+    Err(fail!(
+        COMMAND_NOT_SUPPORTED,
+        "{} is answered by a server only; this member runs inside of one",
+        request.name
     ))
 }

@@ -68,9 +68,8 @@ fn number(command: &Command, name: &str) -> Result<Option<f64>, CommandError> {
         Some(Bson::Double(number)) => Ok(Some(*number)),
         Some(Bson::Int32(number)) => Ok(Some(f64::from(*number))),
         Some(Bson::Int64(number)) => Ok(Some(*number as f64)),
-        Some(_) => Err(CommandError::new(
-            ErrorCode::TYPE_MISMATCH,
-            format!("BSON field 'replSetResizeOplog.{name}' must be a number"),
-        )),
+        Some(_) => {
+            Err(fail!(TYPE_MISMATCH, "BSON field 'replSetResizeOplog.{name}' must be a number"))
+        }
     }
 }

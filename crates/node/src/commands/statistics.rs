@@ -178,9 +178,9 @@ pub(super) fn stage_figures(
     };
     if let Some(section) = ["latencyStats", "queryExecStats"].into_iter().find(|it| fields.has(it))
     {
-        return Err(CommandError::new(
-            ErrorCode::COMMAND_NOT_SUPPORTED,
-            format!("$collStats with {section} is not offered; use profile and system.profile"),
+        return Err(fail!(
+            COMMAND_NOT_SUPPORTED,
+            "$collStats with {section} is not offered; use profile and system.profile"
         ));
     }
     let (storage, count) = (fields.document("storageStats")?, fields.document("count")?);

@@ -17,7 +17,7 @@ use quorate_storage::key::RecordId;
 use super::common::LazyCompiler;
 use crate::body::CommandBody;
 use crate::catalog::Collection;
-use crate::error::{CommandError, ErrorCode};
+use crate::error::CommandError;
 use crate::fields::Fields;
 use crate::finder::{Found, InterruptSlot};
 use crate::plan::Plan;
@@ -243,12 +243,10 @@ impl<'q> Search<'q> {
             return Ok(false);
         }
         if self.searches >= MAX_LOST_SEARCHES {
-            return Err(CommandError::new(
-                ErrorCode::WRITE_CONFLICT,
-                format!(
-                    "other clients changed what was found {MAX_LOST_SEARCHES} times before it \
+            return Err(fail!(
+                WRITE_CONFLICT,
+                "other clients changed what was found {MAX_LOST_SEARCHES} times before it \
                      could be changed; try again, or add an index for the query"
-                ),
             ));
         }
         match &mut self.source {
@@ -452,12 +450,10 @@ fn commits_together(collection: &Collection) -> bool {
 fn current(writer: &Writer<'_>, collection: &Collection) -> Result<Arc<Collection>, CommandError> {
     let found = writer.collection(&collection.namespace);
     found.filter(|found| found.uuid == collection.uuid).ok_or_else(|| {
-        CommandError::new(
-            ErrorCode::QUERY_PLAN_KILLED,
-            format!(
-                "collection dropped or renamed while it was written to: '{}'",
-                collection.namespace
-            ),
+        fail!(
+            QUERY_PLAN_KILLED,
+            "collection dropped or renamed while it was written to: '{}'",
+            collection.namespace
         )
     })
 }

@@ -65,10 +65,9 @@ pub(super) fn create_user(
     let results = writer.insert(&mut collection, vec![to_raw(&document)?], true, true)?;
     for result in results {
         result.map_err(|error| match error.code {
-            ErrorCode::DUPLICATE_KEY => CommandError::new(
-                ErrorCode(51003),
-                format!("User \"{name}@{}\" already exists", request.database),
-            ),
+            ErrorCode::DUPLICATE_KEY => {
+                fail!(51003, "User \"{name}@{}\" already exists", request.database)
+            }
             _ => error,
         })?;
     }
@@ -255,9 +254,8 @@ fn roles(request: &Request<'_>, fields: &Fields<'_>) -> Result<Option<Vec<Bson>>
         let role = Role::parse(value, &request.database)
             .ok_or_else(|| CommandError::bad_value("a role is a name or {role, db}"))?;
         if !role.exists() {
-            return Err(CommandError::new(
-                ErrorCode::ROLE_NOT_FOUND,
-                format!("Could not find role: {}@{}", role.name, role.database),
+            return Err(fail!(
+                ROLE_NOT_FOUND, "Could not find role: {}@{}", role.name, role.database
             ));
         }
         check_grant(request.node, &request.context.client, &role.database)?;
@@ -274,8 +272,5 @@ fn stored(writer: &Writer<'_>, query: &Document) -> Result<Vec<Found>, CommandEr
 }
 
 fn unknown(request: &Request<'_>, name: &str) -> CommandError {
-    CommandError::new(
-        ErrorCode::USER_NOT_FOUND,
-        format!("User '{name}@{}' not found", request.database),
-    )
+    fail!(USER_NOT_FOUND, "User '{name}@{}' not found", request.database)
 }

@@ -32,15 +32,15 @@ pub(super) fn log_in(
     let fields = Fields::new(body, "authenticate");
     let mechanism = fields.required_string("mechanism")?;
     if mechanism != MECHANISM {
-        return Err(CommandError::new(
-            ErrorCode::MECHANISM_UNAVAILABLE,
-            format!("authenticate takes {MECHANISM} only, not '{mechanism}'; use saslStart"),
+        return Err(fail!(
+            MECHANISM_UNAVAILABLE,
+            "authenticate takes {MECHANISM} only, not '{mechanism}'; use saslStart"
         ));
     }
     if database != EXTERNAL {
-        return Err(CommandError::new(
-            ErrorCode::PROTOCOL_ERROR,
-            format!("{MECHANISM} is always used with the {EXTERNAL} database"),
+        return Err(fail!(
+            PROTOCOL_ERROR,
+            "{MECHANISM} is always used with the {EXTERNAL} database"
         ));
     }
     let client = &request.context.client;
@@ -53,9 +53,9 @@ pub(super) fn log_in(
     };
     let subject = certificate.subject.as_str();
     if fields.string("user")?.is_some_and(|user| user != subject) {
-        return Err(CommandError::new(
-            ErrorCode::AUTHENTICATION_FAILED,
-            format!("the user must be the subject of the certificate, {subject}"),
+        return Err(fail!(
+            AUTHENTICATION_FAILED,
+            "the user must be the subject of the certificate, {subject}"
         ));
     }
     let who = if certificate.is_member {

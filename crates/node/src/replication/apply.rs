@@ -22,7 +22,7 @@ use super::entry::{
 use super::prepare::{Change, Prepared, ToApply, prepare_entry};
 use crate::catalog::{Collection, Index};
 use crate::context::Now;
-use crate::error::{CommandError, ErrorCode};
+use crate::error::CommandError;
 use crate::index_keys::first_key;
 use crate::namespace::Namespace;
 use crate::node::Node;
@@ -443,9 +443,9 @@ impl Writer<'_> {
     fn misfit(&self, fit: Fit, entry: &RawDocument) -> Result<(), CommandError> {
         match fit {
             Fit::Relaxed => Ok(()),
-            Fit::Exact => Err(CommandError::new(
-                ErrorCode::INTERNAL_ERROR,
-                format!("the oplog entry {entry:?} does not fit the data; resync this member"),
+            Fit::Exact => Err(fail!(
+                INTERNAL_ERROR,
+                "the oplog entry {entry:?} does not fit the data; resync this member"
             )),
         }
     }
@@ -593,10 +593,7 @@ fn check_that_log_ends_at(
     if last == previous || (last > previous && is_among()) {
         return Ok(());
     }
-    Err(CommandError::new(
-        ErrorCode::INTERNAL_ERROR,
-        format!("the log ends at {last}, but entries that follow {previous} came"),
-    ))
+    Err(fail!(INTERNAL_ERROR, "the log ends at {last}, but entries that follow {previous} came"))
 }
 
 /// Positions rise from entry to entry, terms and timestamps each by themselves.
@@ -605,9 +602,9 @@ fn check_order(entries: &[RawDocumentBuf]) -> Result<(), CommandError> {
     for entry in entries {
         let at = entry_position(entry)?.op_time;
         if at.timestamp <= before.timestamp || at.term < before.term {
-            return Err(CommandError::new(
-                ErrorCode::INTERNAL_ERROR,
-                format!("the source sent the entry {at} after {before}; resync this member"),
+            return Err(fail!(
+                INTERNAL_ERROR,
+                "the source sent the entry {at} after {before}; resync this member"
             ));
         }
         before = at;

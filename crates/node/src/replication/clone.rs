@@ -196,9 +196,10 @@ impl Node {
             let mut writer = self.write(now);
             let last = self.log_positions().written.op_time;
             if last != at.op_time {
-                return Err(CommandError::new(
-                    ErrorCode::OPERATION_FAILED,
-                    format!("the copy ends at {last} instead of {}; it begins again", at.op_time),
+                return Err(fail!(
+                    OPERATION_FAILED,
+                    "the copy ends at {last} instead of {}; it begins again",
+                    at.op_time
                 ));
             }
             writer.check_that_all_are_whole()?;
@@ -285,10 +286,7 @@ impl Writer<'_> {
             None if guard(&replication.missing_copies).is_empty() => return Ok(()),
             None => "a collection".to_owned(),
         };
-        Err(CommandError::new(
-            ErrorCode::OPERATION_FAILED,
-            format!("{moved} was moved while it was copied; the copy begins again"),
-        ))
+        Err(fail!(OPERATION_FAILED, "{moved} was moved while it was copied; the copy begins again"))
     }
 
     /// Renames a collection as an entry says, over a copy that may be ahead of it.

@@ -8,7 +8,7 @@ use bson::{Binary, RawDocument};
 use quorate_protocol::{OpTime, OpTimeAndWallTime};
 use quorate_wire::{date_time_from, find_field, find_fields, timestamp_from};
 
-use crate::error::{CommandError, ErrorCode};
+use crate::error::CommandError;
 
 /// The position of an entry.
 ///
@@ -80,8 +80,5 @@ fn document<'a>(entry: &'a RawDocument, name: &str) -> Result<&'a RawDocument, C
 }
 
 pub(crate) fn damaged(field: &str) -> CommandError {
-    CommandError::new(
-        ErrorCode::INTERNAL_ERROR,
-        format!("an oplog entry has no usable field {field}; resync this member"),
-    )
+    fail!(INTERNAL_ERROR, "an oplog entry has no usable field {field}; resync this member")
 }

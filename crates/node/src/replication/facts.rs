@@ -218,10 +218,7 @@ pub(super) fn recover(
     last: OpTimeAndWallTime,
 ) -> Result<Recovered, CommandError> {
     let damaged = |what: &dyn std::fmt::Display| {
-        CommandError::new(
-            ErrorCode::INTERNAL_ERROR,
-            format!("the stored replica set state is damaged: {what}; resync this member"),
-        )
+        fail!(INTERNAL_ERROR, "the stored replica set state is damaged: {what}; resync this member")
     };
     let config = match read(node, keyspace, CONFIG)? {
         Some(document) => Some(parse_config(&document).map_err(|error| damaged(&error))?),

@@ -23,7 +23,7 @@ use quorate_wire::{timestamp_from, to_bson_date_time, to_bson_timestamp};
 
 use super::rows::{SessionRow, number_key};
 use super::stage::Stage;
-use crate::error::{CommandError, ErrorCode};
+use crate::error::CommandError;
 use crate::node::Node;
 use crate::raw_writing::document_with_array;
 use crate::records::{DocumentBytes, EMPTY_DOCUMENT, parse_record};
@@ -323,9 +323,9 @@ pub(crate) fn previous_of(entry: &RawDocument) -> Option<u64> {
 }
 
 fn broken(why: &str) -> CommandError {
-    CommandError::new(
-        ErrorCode::INTERNAL_ERROR,
-        format!("the entries of a transaction do not fit together: {why}; resync this member"),
+    fail!(
+        INTERNAL_ERROR,
+        "the entries of a transaction do not fit together: {why}; resync this member"
     )
 }
 

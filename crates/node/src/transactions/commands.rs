@@ -8,7 +8,7 @@ use super::enter::label;
 use super::refused;
 use crate::context::{Command, Outcome, Reply};
 use crate::dispatch::Request;
-use crate::error::{CommandError, ErrorCode};
+use crate::error::CommandError;
 use crate::fields::{Fields, to_raw};
 use crate::replication::not_writable;
 use crate::sessions::SessionId;
@@ -85,9 +85,10 @@ fn enter<'n>(request: &Request<'n>) -> Result<Writer<'n>, CommandError> {
 fn ending<'r>(request: &'r Request<'_>) -> Result<(&'r SessionId, i64), CommandError> {
     match (&request.session, request.ends) {
         (Some(session), Some(number)) => Ok((session, number)),
-        _ => Err(CommandError::new(
-            ErrorCode::INVALID_OPTIONS,
-            format!("{} belongs to a transaction; give lsid and txnNumber", request.name),
+        _ => Err(fail!(
+            INVALID_OPTIONS,
+            "{} belongs to a transaction; give lsid and txnNumber",
+            request.name
         )),
     }
 }

@@ -20,7 +20,7 @@ use super::{Body, lock, refused};
 use crate::catalog::{Catalog, Collection, Ident};
 use crate::change_stream::keeps_images;
 use crate::context::Now;
-use crate::error::{CommandError, ErrorCode};
+use crate::error::CommandError;
 use crate::namespace::Namespace;
 use crate::node::Node;
 use crate::records::View;
@@ -297,9 +297,9 @@ impl Writer<'_> {
                 Some("create") => self.reserve(&namespace_key(namespace))?,
                 Some("createIndexes") | None => {}
                 Some(other) => {
-                    return Err(CommandError::new(
-                        ErrorCode::OPERATION_NOT_SUPPORTED_IN_TRANSACTION,
-                        format!("{other} cannot be run in a multi-document transaction"),
+                    return Err(fail!(
+                        OPERATION_NOT_SUPPORTED_IN_TRANSACTION,
+                        "{other} cannot be run in a multi-document transaction"
                     ));
                 }
             }

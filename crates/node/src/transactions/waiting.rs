@@ -124,11 +124,9 @@ impl EndQueue {
     fn enter(&self, holder: TransactionId) -> Result<Waiting<'_>, CommandError> {
         if self.waiting.fetch_add(1, Ordering::SeqCst) >= MAX_WAITING {
             self.waiting.fetch_sub(1, Ordering::SeqCst);
-            return Err(CommandError::new(
-                ErrorCode::WRITE_CONFLICT,
-                format!(
-                    "{MAX_WAITING} writes wait for transactions to end already; write again later"
-                ),
+            return Err(fail!(
+                WRITE_CONFLICT,
+                "{MAX_WAITING} writes wait for transactions to end already; write again later"
             ));
         }
         let mut waited_for = self.waited_for();

@@ -8,7 +8,7 @@
 use bson::{Bson, Document};
 
 use super::MAX_INTERMEDIATE_BYTES;
-use crate::error::{ErrorCode, QueryError, fail};
+use crate::error::QueryError;
 use crate::value::MAX_NESTING;
 
 /// The bytes of one value besides its payload.
@@ -43,12 +43,10 @@ impl Budget {
 
 /// The refusal of an operator whose result would be too large.
 pub(crate) fn too_large(operator: &str, bytes: usize) -> QueryError {
-    fail(
-        ErrorCode::QUERY_EXCEEDED_MEMORY_LIMIT,
-        format!(
-            "{operator} would use too much memory ({bytes} bytes) and cannot spill to disk. Memory \
+    fail!(
+        QUERY_EXCEEDED_MEMORY_LIMIT,
+        "{operator} would use too much memory ({bytes} bytes) and cannot spill to disk. Memory \
              limit: {MAX_INTERMEDIATE_BYTES} bytes"
-        ),
     )
 }
 
@@ -63,10 +61,7 @@ pub(crate) fn field_cost(name: &str, value: &Bson) -> Result<usize, QueryError> 
 }
 
 fn too_deep() -> QueryError {
-    fail(
-        ErrorCode::OVERFLOW,
-        format!("a computed value is nested deeper than {MAX_NESTING} levels"),
-    )
+    fail!(OVERFLOW, "a computed value is nested deeper than {MAX_NESTING} levels")
 }
 
 /// Roughly how much memory a document takes.

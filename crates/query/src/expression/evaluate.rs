@@ -327,17 +327,15 @@ fn filter_limit(limit: &Operand<'_>) -> Result<usize> {
         return Ok(usize::MAX);
     }
     let Some(number) = operators::as_i32(limit.or_null()) else {
-        return Err(fail(
+        return Err(fail!(
             327391,
-            format!(
-                "$filter: limit must be represented as a 32-bit integral value: {}",
-                limit.shown()
-            ),
+            "$filter: limit must be represented as a 32-bit integral value: {}",
+            limit.shown()
         ));
     };
     match usize::try_from(number) {
         Ok(limit) if limit > 0 => Ok(limit),
-        _ => Err(fail(327392, format!("$filter: limit must be greater than 0: {number}"))),
+        _ => Err(fail!(327392, "$filter: limit must be greater than 0: {number}")),
     }
 }
 
@@ -353,9 +351,10 @@ fn reduce<'a>(
         return Ok(Operand::owned(Bson::Null));
     }
     let Some(elements) = input.as_array() else {
-        return Err(fail(
+        return Err(fail!(
             40080,
-            format!("$reduce requires that 'input' be an array, found: {}", input.shown()),
+            "$reduce requires that 'input' be an array, found: {}",
+            input.shown()
         ));
     };
     let meter = frame.variables.meter();
@@ -405,7 +404,7 @@ fn zip<'a>(
     let mut arrays = Vec::with_capacity(inputs.len());
     for input in &inputs {
         arrays.push(input.as_array().ok_or_else(|| {
-            fail(34468, format!("$zip found a non-array expression in input: {}", input.shown()))
+            fail!(34468, "$zip found a non-array expression in input: {}", input.shown())
         })?);
     }
     let lengths = arrays.iter().map(|array| array.len());

@@ -24,7 +24,7 @@ use bson::Bson;
 
 use super::cost;
 use super::operand::{Operand, SMALL};
-use crate::error::{QueryError, fail};
+use crate::error::QueryError;
 use crate::meter::{Meter, steps_to_copy};
 use crate::value::Number;
 
@@ -85,25 +85,19 @@ impl Arity {
     /// safe.
     pub(super) fn check(self, name: &str, given: usize) -> Result<(), QueryError> {
         match self {
-            Self::Exactly(wanted) if given != wanted => Err(fail(
+            Self::Exactly(wanted) if given != wanted => Err(fail!(
                 16020,
-                format!(
-                    "Expression {name} takes exactly {wanted} arguments. {given} were passed in."
-                ),
+                "Expression {name} takes exactly {wanted} arguments. {given} were passed in."
             )),
-            Self::Between(least, most) if given < least || given > most => Err(fail(
+            Self::Between(least, most) if given < least || given > most => Err(fail!(
                 28667,
-                format!(
-                    "Expression {name} takes at least {least} arguments, and at most {most}, but \
+                "Expression {name} takes at least {least} arguments, and at most {most}, but \
                      {given} were passed in."
-                ),
             )),
-            Self::AtLeast(least) if given < least => Err(fail(
+            Self::AtLeast(least) if given < least => Err(fail!(
                 28667,
-                format!(
-                    "Expression {name} takes at least {least} arguments, but {given} were passed \
+                "Expression {name} takes at least {least} arguments, but {given} were passed \
                      in."
-                ),
             )),
             _ => Ok(()),
         }

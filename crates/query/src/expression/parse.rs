@@ -12,7 +12,7 @@ use super::node::{Base, Node};
 use super::operators::{self, Arity, Named, Positional};
 use super::path::FieldPath;
 use super::variables::{Frame, Variables};
-use crate::error::{ErrorCode, QueryError, fail};
+use crate::error::{QueryError, fail};
 use crate::meter::Meter;
 use crate::typed::Typed;
 
@@ -72,17 +72,17 @@ pub(crate) fn check_variable_name(name: &str) -> Result<(), QueryError> {
         return Err(fail(16866, "empty variable names are not allowed"));
     };
     if first.is_ascii() && !first.is_ascii_lowercase() {
-        return Err(fail(
+        return Err(fail!(
             16867,
-            format!("'{name}' starts with an invalid character for a user variable name"),
+            "'{name}' starts with an invalid character for a user variable name"
         ));
     }
     if let Some(bad) =
         name.chars().find(|c| c.is_ascii() && !c.is_ascii_alphanumeric() && *c != '_')
     {
-        return Err(fail(
+        return Err(fail!(
             16868,
-            format!("'{name}' contains an invalid character for a variable name: '{bad}'"),
+            "'{name}' contains an invalid character for a variable name: '{bad}'"
         ));
     }
     Ok(())
@@ -128,9 +128,9 @@ impl Locals {
 impl Parser<'_> {
     pub(super) fn expression(&mut self, value: &Bson) -> Result<Node, QueryError> {
         if self.depth >= MAX_EXPRESSION_DEPTH {
-            return Err(fail(
-                ErrorCode::OVERFLOW,
-                format!("expression exceeds the maximum nesting of {MAX_EXPRESSION_DEPTH} levels"),
+            return Err(fail!(
+                OVERFLOW,
+                "expression exceeds the maximum nesting of {MAX_EXPRESSION_DEPTH} levels"
             ));
         }
         self.depth += 1;
@@ -157,12 +157,10 @@ impl Parser<'_> {
             && name.starts_with('$')
         {
             if document.len() > 1 {
-                return Err(fail(
+                return Err(fail!(
                     15983,
-                    format!(
-                        "An object representing an expression must have exactly one field: \
+                    "An object representing an expression must have exactly one field: \
                          {document}"
-                    ),
                 ));
             }
             return self.operator(name, argument);
@@ -170,21 +168,17 @@ impl Parser<'_> {
         let mut fields = Vec::with_capacity(document.len());
         for (name, value) in document {
             if name.contains('.') {
-                return Err(fail(
+                return Err(fail!(
                     16405,
-                    format!(
-                        "FieldPath field names may not contain '.'. Consider using $getField or \
+                    "FieldPath field names may not contain '.'. Consider using $getField or \
                          $setField. (got '{name}')"
-                    ),
                 ));
             }
             if name.starts_with('$') {
-                return Err(fail(
+                return Err(fail!(
                     16410,
-                    format!(
-                        "FieldPath field names may not start with '$'. Consider using $getField \
+                    "FieldPath field names may not start with '$'. Consider using $getField \
                          or $setField. (got '{name}')"
-                    ),
                 ));
             }
             fields.push((name.clone(), self.expression(value)?));
@@ -233,7 +227,7 @@ impl Parser<'_> {
             }
             _ if self.context.user.contains(name) => Base::User(name.to_owned()),
             "" => return Err(fail(16866, "empty variable names are not allowed")),
-            _ => return Err(fail(17276, format!("Use of undefined variable: {name}"))),
+            _ => return Err(fail!(17276, "Use of undefined variable: {name}")),
         }))
     }
 
@@ -302,19 +296,16 @@ impl Parser<'_> {
         for (field, value) in fields {
             let Some(position) = operator.fields.iter().position(|known| known.name == field)
             else {
-                return Err(fail(
+                return Err(fail!(
                     operator.unknown_field,
-                    format!("{name} found an unknown argument: {field}"),
+                    "{name} found an unknown argument: {field}"
                 ));
             };
             nodes[position] = Some(self.expression(value)?);
         }
         for (field, node) in operator.fields.iter().zip(&nodes) {
             if let (Some(code), None) = (field.required, node) {
-                return Err(fail(
-                    code,
-                    format!("{name} requires '{}' to be specified", field.name),
-                ));
+                return Err(fail!((code), "{name} requires '{}' to be specified", field.name));
             }
         }
         Ok(Node::Named(operator, nodes))
@@ -322,7 +313,7 @@ impl Parser<'_> {
 }
 
 pub(super) fn unrecognized(name: &str) -> QueryError {
-    fail(ErrorCode::INVALID_PIPELINE_OPERATOR, format!("Unrecognized expression '{name}'"))
+    fail!(INVALID_PIPELINE_OPERATOR, "Unrecognized expression '{name}'")
 }
 
 /// Whether a document is an operator with its argument rather than named arguments.

@@ -39,9 +39,10 @@ impl Parser<'_> {
     pub(super) fn if_null(&mut self, argument: &Bson) -> Result<Node, QueryError> {
         let parts = as_list(argument);
         if parts.len() < 2 {
-            return Err(fail(
+            return Err(fail!(
                 1257300,
-                format!("$ifNull needs at least two arguments, had: {}", parts.len()),
+                "$ifNull needs at least two arguments, had: {}",
+                parts.len()
             ));
         }
         self.all(parts).map(Node::IfNull)
@@ -71,10 +72,7 @@ impl Parser<'_> {
         let branch =
             branch.document(40062, "$switch expected each branch to be an object, found:")?;
         if let Some(unknown) = branch.keys().find(|key| !matches!(key.as_str(), "case" | "then")) {
-            return Err(fail(
-                40063,
-                format!("$switch found an unknown argument to a branch: {unknown}"),
-            ));
+            return Err(fail!(40063, "$switch found an unknown argument to a branch: {unknown}"));
         }
         let case = branch
             .get("case")
@@ -227,9 +225,7 @@ impl Parser<'_> {
         if let Some(unknown) =
             unknown_field(fields, &["input", "to", "onError", "onNull", "format"])
         {
-            return Err(QueryError::failed_to_parse(format!(
-                "$convert found an unknown argument: {unknown}"
-            )));
+            return Err(fail!(FAILED_TO_PARSE, "$convert found an unknown argument: {unknown}"));
         }
         let required = |name: &str| {
             let missing = || format!("Missing '{name}' parameter to $convert");
@@ -248,14 +244,12 @@ impl Parser<'_> {
             format_args!("{name} expects an object of named arguments but found:"),
         )?;
         if let Some(unknown) = unknown_field(fields, &["input", "regex", "options"]) {
-            return Err(fail(31024, format!("{name} found an unknown argument: {unknown}")));
+            return Err(fail!(31024, "{name} found an unknown argument: {unknown}"));
         }
-        let input = fields
-            .get("input")
-            .ok_or_else(|| fail(31022, format!("{name} requires 'input' parameter")))?;
-        let regex = fields
-            .get("regex")
-            .ok_or_else(|| fail(31023, format!("{name} requires 'regex' parameter")))?;
+        let input =
+            fields.get("input").ok_or_else(|| fail!(31022, "{name} requires 'input' parameter"))?;
+        let regex =
+            fields.get("regex").ok_or_else(|| fail!(31023, "{name} requires 'regex' parameter"))?;
         let input = self.boxed(input)?;
         let regex = self.boxed(regex)?;
         let options = fields.get("options").map(|value| self.boxed(value)).transpose()?;
@@ -303,9 +297,7 @@ impl<'a> Fields<'a> {
     ) -> Result<Self, QueryError> {
         match unknown_field(fields, known) {
             None => Ok(Self { operator, fields }),
-            Some(unknown) => {
-                Err(fail(code, format!("Unrecognized parameter to {operator}: {unknown}")))
-            }
+            Some(unknown) => Err(fail!((code), "Unrecognized parameter to {operator}: {unknown}")),
         }
     }
 
@@ -315,13 +307,13 @@ impl<'a> Fields<'a> {
 
     /// A field that must be there, in the words of the older operators.
     fn parameter(&self, name: &str, code: i32) -> Result<&'a Bson, QueryError> {
-        let missing = || fail(code, format!("Missing '{name}' parameter to {}", self.operator));
+        let missing = || fail!((code), "Missing '{name}' parameter to {}", self.operator);
         self.get(name).ok_or_else(missing)
     }
 
     /// A field that must be there, in the words of the newer operators.
     fn specified(&self, name: &str, code: i32) -> Result<&'a Bson, QueryError> {
-        let missing = || fail(code, format!("{} requires '{name}' to be specified", self.operator));
+        let missing = || fail!((code), "{} requires '{name}' to be specified", self.operator);
         self.get(name).ok_or_else(missing)
     }
 }
@@ -337,5 +329,5 @@ fn only_object<'a>(
 ) -> Result<&'a Document, QueryError> {
     argument
         .as_document()
-        .ok_or_else(|| fail(code, format!("{operator} only supports an object as its argument")))
+        .ok_or_else(|| fail!((code), "{operator} only supports an object as its argument"))
 }

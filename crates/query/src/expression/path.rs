@@ -7,7 +7,7 @@ use bson::{Bson, Document};
 
 use super::MAX_EXPRESSION_DEPTH;
 use super::operand::Operand;
-use crate::error::{ErrorCode, QueryError, fail};
+use crate::error::{QueryError, fail};
 
 /// The components of a dotted path, possibly none.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
@@ -27,13 +27,11 @@ impl FieldPath {
             check_component(component)?;
         }
         if components.len() > MAX_EXPRESSION_DEPTH {
-            return Err(fail(
-                ErrorCode::OVERFLOW,
-                format!(
-                    "FieldPath has too many path components: {} exceeds the limit of {}",
-                    components.len(),
-                    MAX_EXPRESSION_DEPTH
-                ),
+            return Err(fail!(
+                OVERFLOW,
+                "FieldPath has too many path components: {} exceeds the limit of {}",
+                components.len(),
+                MAX_EXPRESSION_DEPTH
             ));
         }
         Ok(Self(components))
@@ -81,11 +79,9 @@ fn check_component(component: &str) -> Result<(), QueryError> {
         return Err(fail(15998, "FieldPath field names may not be empty strings."));
     }
     if component.starts_with('$') && !is_reference_field(component) {
-        return Err(fail(
+        return Err(fail!(
             16410,
-            format!(
-                "FieldPath field names may not start with '$'. Consider using $getField or $setField. (got '{component}')"
-            ),
+            "FieldPath field names may not start with '$'. Consider using $getField or $setField. (got '{component}')"
         ));
     }
     if component.contains('\0') {

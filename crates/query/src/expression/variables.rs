@@ -11,7 +11,7 @@ use bson::{Bson, DateTime, Document, Timestamp, doc};
 use quorate_protocol::SplitMix64;
 
 use super::operand::Operand;
-use crate::error::{QueryError, fail};
+use crate::error::QueryError;
 use crate::meter::{Interrupt, Meter};
 
 /// The values that one operation's expressions share.
@@ -149,7 +149,7 @@ impl UserRoles {
 }
 
 fn unavailable(name: &str) -> QueryError {
-    fail(51144, format!("Builtin variable '$${name}' is not available"))
+    fail!(51144, "Builtin variable '$${name}' is not available")
 }
 
 /// The state of a [`SplitMix64`] sequence, from which clones of [`Variables`] draw together: a step of it is one addition.

@@ -329,9 +329,7 @@ fn check_depth(depth: usize) -> Parsed<()> {
 }
 
 fn geo_refused(operator: &str) -> QueryError {
-    QueryError::bad_value(format!(
-        "{operator} is not supported: this server has no geospatial queries"
-    ))
+    fail!(BAD_VALUE, "{operator} is not supported: this server has no geospatial queries")
 }
 
 fn negated(condition: Condition) -> Condition {

@@ -330,9 +330,7 @@ fn parse_leaf_keyword(schema: &Document, keyword: &str, argument: &Bson) -> Pars
             )));
         }
         unknown => {
-            return Err(QueryError::failed_to_parse(format!(
-                "Unknown $jsonSchema keyword: {unknown}"
-            )));
+            return Err(fail!(FAILED_TO_PARSE, "Unknown $jsonSchema keyword: {unknown}"));
         }
     }))
 }

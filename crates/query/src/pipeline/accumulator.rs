@@ -7,7 +7,7 @@ use bson::{Bson, Document};
 
 use super::memory::Memory;
 use super::sort::parse_pattern;
-use crate::error::{ErrorCode, QueryError, fail};
+use crate::error::{QueryError, fail};
 use crate::expression::operators::accumulate::{
     Deviation, Sum, check_method, count, percentiles_of_sorted, shares,
 };
@@ -110,23 +110,20 @@ impl Accumulator {
         context: &ParseContext,
     ) -> Result<Self, QueryError> {
         if field.contains('.') {
-            return Err(fail(40235, format!("The field name '{field}' cannot contain '.'")));
+            return Err(fail!(40235, "The field name '{field}' cannot contain '.'"));
         }
         if field.starts_with('$') {
-            return Err(fail(
-                40236,
-                format!("The field name '{field}' cannot be an operator name"),
-            ));
+            return Err(fail!(40236, "The field name '{field}' cannot be an operator name"));
         }
         let Bson::Document(spec) = spec else {
-            return Err(fail(40234, format!("The field '{field}' must be an accumulator object")));
+            return Err(fail!(40234, "The field '{field}' must be an accumulator object"));
         };
         let mut operators = spec.iter();
         let (Some((name, argument)), None) = (operators.next(), operators.next()) else {
-            return Err(fail(40238, format!("The field '{field}' must specify one accumulator")));
+            return Err(fail!(40238, "The field '{field}' must specify one accumulator"));
         };
         let Some(kind) = Kind::of(name) else {
-            return Err(fail(15952, format!("unknown group operator '{name}'")));
+            return Err(fail!(15952, "unknown group operator '{name}'"));
         };
         let field = field.to_owned();
         if kind == Kind::Count {
@@ -148,7 +145,7 @@ impl Accumulator {
             Bson::Array(arguments) => match arguments.as_slice() {
                 [single] => single,
                 _ => {
-                    return Err(fail(40237, format!("The {name} accumulator is a unary operator")));
+                    return Err(fail!(40237, "The {name} accumulator is a unary operator"));
                 }
             },
             single => single,
@@ -165,17 +162,14 @@ impl Accumulator {
         context: &ParseContext,
     ) -> Result<Self, QueryError> {
         let Bson::Document(options) = argument else {
-            return Err(fail(
+            return Err(fail!(
                 7429703,
-                format!("specification must be an object; found {name}: {argument}"),
+                "specification must be an object; found {name}: {argument}"
             ));
         };
         let required = |key: &str| {
             options.get(key).ok_or_else(|| {
-                fail(
-                    ErrorCode::MISSING_FIELD,
-                    format!("BSON field '{name}.{key}' is missing but a required field"),
-                )
+                fail!(MISSING_FIELD, "BSON field '{name}.{key}' is missing but a required field")
             })
         };
         check_method(name, required("method")?)?;
@@ -202,9 +196,10 @@ impl Accumulator {
         context: &ParseContext,
     ) -> Result<Self, QueryError> {
         let Bson::Document(options) = argument else {
-            return Err(fail(
+            return Err(fail!(
                 5787900,
-                format!("specification must be an object; found {name} :{}", argument.type_name()),
+                "specification must be an object; found {name} :{}",
+                argument.type_name()
             ));
         };
         let value = if kind.sorts() { "output" } else { "input" };
@@ -214,15 +209,10 @@ impl Accumulator {
                 || (key == "sortBy" && kind.sorts())
         };
         if let Some(unknown) = options.keys().find(|key| !known(key)) {
-            return Err(fail(
-                5787901,
-                format!("Unknown argument for '{name}' operator: {unknown}"),
-            ));
+            return Err(fail!(5787901, "Unknown argument for '{name}' operator: {unknown}"));
         }
         let required = |key: &str, code: i32| {
-            options
-                .get(key)
-                .ok_or_else(|| fail(code, format!("Missing value for '{key}' of {name}")))
+            options.get(key).ok_or_else(|| fail!((code), "Missing value for '{key}' of {name}"))
         };
         let input = Expression::parse(required(value, 5788004)?, context)?;
         let n = match kind.keeps_several() {
@@ -480,9 +470,9 @@ fn merge(merged: &mut Document, value: Operand<'_>, memory: &mut Memory) -> Resu
             }
             Ok(())
         }
-        Some(other) => Err(fail(
+        Some(other) => Err(fail!(
             40400,
-            format!("$mergeObjects requires object inputs, but input {other} is of type {kind}"),
+            "$mergeObjects requires object inputs, but input {other} is of type {kind}"
         )),
     }
 }

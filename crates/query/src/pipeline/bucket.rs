@@ -28,7 +28,7 @@ pub(super) struct BucketAuto {
 }
 
 fn wrong_type(code: i32, wanted: impl Display, found: &Bson) -> QueryError {
-    fail(code, format!("{wanted}, but found type: {}.", type_name_of(found)))
+    fail!((code), "{wanted}, but found type: {}.", type_name_of(found))
 }
 
 /// Reads `output`, which counts documents if it is left out.
@@ -69,12 +69,10 @@ fn group_by(
         _ => false,
     };
     if !computed {
-        return Err(fail(
-            code,
-            format!(
-                "The {stage} 'groupBy' field must be defined as a $-prefixed path or an \
+        return Err(fail!(
+            (code),
+            "The {stage} 'groupBy' field must be defined as a $-prefixed path or an \
                  expression, but found: {value}."
-            ),
         ));
     }
     Expression::parse(value, context)
@@ -86,7 +84,7 @@ pub(super) fn parse(spec: &Bson, context: &ParseContext) -> Result<Group, QueryE
         return Err(wrong_type(40201, "Argument to $bucket stage must be an object", spec));
     };
     if let Some(unknown) = unknown_field(spec, &["groupBy", "boundaries", "default", "output"]) {
-        return Err(fail(40197, format!("Unrecognized option to $bucket: {unknown}.")));
+        return Err(fail!(40197, "Unrecognized option to $bucket: {unknown}."));
     }
     let (Some(by), Some(boundaries)) = (spec.get("groupBy"), spec.get("boundaries")) else {
         return Err(fail(40198, "$bucket requires 'groupBy' and 'boundaries' to be specified."));
@@ -98,11 +96,9 @@ pub(super) fn parse(spec: &Bson, context: &ParseContext) -> Result<Group, QueryE
         Some(default) => {
             let constant = Expression::parse(default, context)?;
             let Some(value) = constant.constant().cloned() else {
-                return Err(fail(
+                return Err(fail!(
                     40195,
-                    format!(
-                        "The $bucket 'default' field must be a constant expression, but found: {default}."
-                    ),
+                    "The $bucket 'default' field must be a constant expression, but found: {default}."
                 ));
             };
             check_default(&value, &boundaries)?;
@@ -118,12 +114,10 @@ fn read_boundaries(spec: &Bson, context: &ParseContext) -> Result<Vec<Bson>, Que
         return Err(wrong_type(40200, "The $bucket 'boundaries' field must be an array", spec));
     };
     if spec.len() < 2 {
-        return Err(fail(
+        return Err(fail!(
             40192,
-            format!(
-                "The $bucket 'boundaries' field must have at least 2 values, but found {} value(s).",
-                spec.len()
-            ),
+            "The $bucket 'boundaries' field must have at least 2 values, but found {} value(s).",
+            spec.len()
         ));
     }
     let mut boundaries: Vec<Bson> = Vec::with_capacity(spec.len());
@@ -173,7 +167,7 @@ impl BucketAuto {
         };
         if let Some(unknown) = unknown_field(spec, &["groupBy", "buckets", "output", "granularity"])
         {
-            return Err(fail(40245, format!("Unrecognized option to $bucketAuto: {unknown}.")));
+            return Err(fail!(40245, "Unrecognized option to $bucketAuto: {unknown}."));
         }
         if spec.contains_key("granularity") {
             return Err(fail(
@@ -190,22 +184,18 @@ impl BucketAuto {
         let by = group_by("$bucketAuto", 40239, by, context)?;
         let buckets = match as_i64(buckets).and_then(|number| i32::try_from(number).ok()) {
             None => {
-                return Err(fail(
+                return Err(fail!(
                     40241,
-                    format!(
-                        "The $bucketAuto 'buckets' field must be representable as a 32-bit \
+                    "The $bucketAuto 'buckets' field must be representable as a 32-bit \
                          integer, but found {buckets}."
-                    ),
                 ));
             }
             Some(number) => {
                 usize::try_from(number).ok().filter(|number| *number > 0).ok_or_else(|| {
-                    fail(
+                    fail!(
                         40243,
-                        format!(
-                            "The $bucketAuto 'buckets' field must be greater than 0, but found: \
+                        "The $bucketAuto 'buckets' field must be greater than 0, but found: \
                              {number}."
-                        ),
                     )
                 })?
             }

@@ -67,10 +67,7 @@ fn path_and_value(
 impl Densify {
     pub(super) fn parse(spec: &Bson, context: &ParseContext) -> Result<Self, QueryError> {
         let missing = |name: &str| {
-            fail(
-                ErrorCode::MISSING_FIELD,
-                format!("BSON field '$densify.{name}' is missing but a required field"),
-            )
+            fail!(MISSING_FIELD, "BSON field '$densify.{name}' is missing but a required field")
         };
         let spec = spec.document(
             ErrorCode::FAILED_TO_PARSE,
@@ -262,9 +259,9 @@ impl Row<'_> {
 }
 
 fn too_many() -> QueryError {
-    fail(
+    fail!(
         5897900,
-        format!("Generated too many documents in $densify: at most {MAX_MADE}; use a larger step"),
+        "Generated too many documents in $densify: at most {MAX_MADE}; use a larger step"
     )
 }
 

@@ -46,12 +46,10 @@ pub(super) fn parse(spec: &Bson, context: &ParseContext) -> Result<Vec<Stage>, Q
                 methods.insert(field.as_str(), bson::doc! { "$linearFill": path });
             }
             _ => {
-                return Err(fail(
+                return Err(fail!(
                     6050202,
-                    format!(
-                        "The $fill output '{field}' must be {{ value: … }} or {{ method: 'linear' \
+                    "The $fill output '{field}' must be {{ value: … }} or {{ method: 'linear' \
                          or 'locf' }}"
-                    ),
                 ));
             }
         }

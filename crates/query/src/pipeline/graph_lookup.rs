@@ -46,7 +46,7 @@ impl GraphLookup {
                 "depthField", "restrictSearchWithMatch",
             ],
         ) {
-            return Err(fail(40104, format!("Unknown argument to $graphLookup: {unknown}")));
+            return Err(fail!(40104, "Unknown argument to $graphLookup: {unknown}"));
         }
         let text = |name: &str| {
             spec.get(name)
@@ -56,7 +56,7 @@ impl GraphLookup {
         let max_depth = match spec.get("maxDepth") {
             None => None,
             Some(depth) => Some(as_i64(depth).filter(|depth| *depth >= 0).ok_or_else(|| {
-                fail(40101, format!("maxDepth requires a nonnegative argument, found: {depth}"))
+                fail!(40101, "maxDepth requires a nonnegative argument, found: {depth}")
             })?),
         };
         let restriction = match spec.get("restrictSearchWithMatch") {

@@ -3,7 +3,7 @@
 use bson::{Bson, Document};
 
 use super::Run;
-use crate::error::{ErrorCode, QueryError, fail};
+use crate::error::{ErrorCode, QueryError};
 use crate::expression::{approximate_size, approximate_value_size};
 use crate::meter::{Charge, Meter};
 
@@ -27,21 +27,17 @@ impl Memory {
     pub(super) fn hold(&mut self, bytes: usize) -> Result<(), QueryError> {
         let exceeded = ErrorCode::QUERY_EXCEEDED_MEMORY_LIMIT;
         self.charge.grow(self.stage, bytes).map_err(|error| match self.stage {
-            "$sort" if error.code() == exceeded => fail(
-                exceeded,
-                format!(
-                    "Sort exceeded memory limit of {} bytes, but did not opt in to external \
+            "$sort" if error.code() == exceeded => fail!(
+                (exceeded),
+                "Sort exceeded memory limit of {} bytes, but did not opt in to external \
                      sorting.",
-                    self.charge.meter().limit()
-                ),
+                self.charge.meter().limit()
             ),
-            stage if error.code() == exceeded => fail(
-                exceeded,
-                format!(
-                    "Exceeded memory limit for {stage}: the operation may hold {} bytes and the \
+            stage if error.code() == exceeded => fail!(
+                (exceeded),
+                "Exceeded memory limit for {stage}: the operation may hold {} bytes and the \
                      stage cannot put anything on disk; select fewer documents or fields before it",
-                    self.charge.meter().limit()
-                ),
+                self.charge.meter().limit()
             ),
             _ => error,
         })

@@ -6,7 +6,7 @@ use bson::{Bson, Document};
 
 use super::parse::{Place, parse};
 use super::{Environment, Pipeline};
-use crate::error::{ErrorCode, QueryError, fail};
+use crate::error::{QueryError, fail};
 use crate::expression::{Expression, ParseContext, Variables};
 use crate::typed::{Typed, unknown_field};
 
@@ -94,9 +94,9 @@ impl Output {
             }
         };
         if collection.is_empty() {
-            return Err(fail(
-                ErrorCode::INVALID_NAMESPACE,
-                "Invalid $out target: the collection has no name",
+            return Err(fail!(
+                INVALID_NAMESPACE,
+                "Invalid $out target: the collection has no name"
             ));
         }
         Ok(Self::Out { database, collection })
@@ -182,10 +182,9 @@ impl Merge {
 /// Refuses fields that a stage does not have.
 pub(super) fn check_known(path: &str, spec: &Document, known: &[&str]) -> Result<(), QueryError> {
     match unknown_field(spec, known) {
-        Some(field) => Err(fail(
-            ErrorCode::UNKNOWN_FIELD,
-            format!("BSON field '{path}.{field}' is an unknown field."),
-        )),
+        Some(field) => {
+            Err(fail!(UNKNOWN_FIELD, "BSON field '{path}.{field}' is an unknown field."))
+        }
         None => Ok(()),
     }
 }
@@ -231,7 +230,7 @@ fn fields(on: Option<&Bson>) -> Result<Vec<String>, QueryError> {
     for name in names {
         let name = name.string(51134, "$merge 'on' array elements must be strings, but found")?;
         if fields.iter().any(|field| field == name) {
-            return Err(fail(31465, format!("Found a duplicate field '{name}'")));
+            return Err(fail!(31465, "Found a duplicate field '{name}'"));
         }
         fields.push(name.to_owned());
     }

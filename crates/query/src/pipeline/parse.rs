@@ -62,17 +62,15 @@ impl Reader<'_> {
     fn pipeline(&self, stages: &[Bson]) -> Result<Pipeline, QueryError> {
         let above = self.above + stages.len();
         if above > MAX_STAGES {
-            return Err(fail(
+            return Err(fail!(
                 7749501,
-                format!("Pipeline length must be no longer than {MAX_STAGES} stages"),
+                "Pipeline length must be no longer than {MAX_STAGES} stages"
             ));
         }
         if self.depth > MAX_PIPELINE_DEPTH {
-            return Err(fail(
-                ErrorCode::MAX_SUB_PIPELINE_DEPTH_EXCEEDED,
-                format!(
-                    "Maximum number of nested sub-pipelines exceeded. Limit is {MAX_PIPELINE_DEPTH}"
-                ),
+            return Err(fail!(
+                MAX_SUB_PIPELINE_DEPTH_EXCEEDED,
+                "Maximum number of nested sub-pipelines exceeded. Limit is {MAX_PIPELINE_DEPTH}"
             ));
         }
         let here = Reader { context: self.context.clone(), above, ..*self };
@@ -102,33 +100,24 @@ impl Reader<'_> {
         let first = name == "$documents" || SystemStage::of(name, &Document::new()).is_some();
         match self.place {
             Place::Facet if output || first || name == "$facet" => {
-                return Err(fail(
-                    40600,
-                    format!("{name} is not allowed to be used within a $facet stage"),
-                ));
+                return Err(fail!(40600, "{name} is not allowed to be used within a $facet stage"));
             }
             Place::Lookup if output => {
-                return Err(fail(
-                    51047,
-                    format!("{name} is not allowed within a $lookup's sub-pipeline"),
-                ));
+                return Err(fail!(51047, "{name} is not allowed within a $lookup's sub-pipeline"));
             }
             Place::Union if output => {
-                return Err(fail(
+                return Err(fail!(
                     31441,
-                    format!("{name} is not allowed within a $unionWith's sub-pipeline"),
+                    "{name} is not allowed within a $unionWith's sub-pipeline"
                 ));
             }
             _ => {}
         }
         if first && position > 0 {
-            return Err(fail(
-                40602,
-                format!("{name} is only valid as the first stage in a pipeline"),
-            ));
+            return Err(fail!(40602, "{name} is only valid as the first stage in a pipeline"));
         }
         if output && position + 1 < count {
-            return Err(fail(40601, format!("{name} can only be the final stage in the pipeline")));
+            return Err(fail!(40601, "{name} can only be the final stage in the pipeline"));
         }
         Ok(())
     }
@@ -139,9 +128,9 @@ impl Reader<'_> {
         const CHANGING: [&str; 6] =
             ["$addFields", "$set", "$project", "$unset", "$replaceRoot", "$replaceWith"];
         if self.place == Place::Update && !CHANGING.contains(&name) {
-            return Err(fail(
-                ErrorCode::INVALID_OPTIONS,
-                format!("{name} is not allowed to be used within an update"),
+            return Err(fail!(
+                INVALID_OPTIONS,
+                "{name} is not allowed to be used within an update"
             ));
         }
         Ok(())
@@ -242,9 +231,7 @@ impl Reader<'_> {
         if let Some(unknown) =
             unknown_field(spec, &["from", "as", "localField", "foreignField", "let", "pipeline"])
         {
-            return Err(QueryError::failed_to_parse(format!(
-                "unknown argument to $lookup: {unknown}"
-            )));
+            return Err(fail!(FAILED_TO_PARSE, "unknown argument to $lookup: {unknown}"));
         }
         let text = |name: &str| {
             let Some(value) = spec.get(name) else { return Ok(None) };
@@ -358,11 +345,9 @@ impl Reader<'_> {
         let facets = match spec {
             Bson::Document(facets) if !facets.is_empty() => facets,
             other => {
-                return Err(fail(
+                return Err(fail!(
                     40169,
-                    format!(
-                        "the $facet specification must be a non-empty object, but found: {other}"
-                    ),
+                    "the $facet specification must be a non-empty object, but found: {other}"
                 ));
             }
         };
@@ -384,10 +369,7 @@ impl Reader<'_> {
         let spec = spec
             .document(40229, "expected an object as specification for $replaceRoot stage, got")?;
         if let Some(unknown) = spec.keys().find(|key| *key != "newRoot") {
-            return Err(fail(
-                40230,
-                format!("unrecognized option to $replaceRoot stage: {unknown}"),
-            ));
+            return Err(fail!(40230, "unrecognized option to $replaceRoot stage: {unknown}"));
         }
         let Some(root) = spec.get("newRoot") else {
             return Err(fail(40231, "no newRoot specified for the $replaceRoot stage"));
@@ -432,7 +414,7 @@ fn unknown(name: &str) -> QueryError {
     if name == "$changeStream" {
         return fail(40602, "$changeStream is only valid as the first stage in a pipeline.");
     }
-    fail(40324, format!("Unrecognized pipeline stage name: '{name}'"))
+    fail!(40324, "Unrecognized pipeline stage name: '{name}'")
 }
 
 /// Whether a query has expressions in it, whose variables are known only when it runs.
@@ -450,9 +432,9 @@ fn value_mentions_expression(value: &Bson) -> bool {
 
 fn limit(spec: &Bson) -> Result<u64, QueryError> {
     let number = as_i64(spec).filter(|number| *number >= 0).ok_or_else(|| {
-        fail(
+        fail!(
             5107201,
-            format!("invalid argument to $limit stage: Expected a non-negative number in: $limit: {spec}"),
+            "invalid argument to $limit stage: Expected a non-negative number in: $limit: {spec}"
         )
     })?;
     match u64::try_from(number) {
@@ -463,11 +445,9 @@ fn limit(spec: &Bson) -> Result<u64, QueryError> {
 
 fn skip(spec: &Bson) -> Result<u64, QueryError> {
     as_i64(spec).and_then(|number| u64::try_from(number).ok()).ok_or_else(|| {
-        fail(
+        fail!(
             5107200,
-            format!(
-                "invalid argument to $skip stage: Expected a non-negative number in: $skip: {spec}"
-            ),
+            "invalid argument to $skip stage: Expected a non-negative number in: $skip: {spec}"
         )
     })
 }
@@ -496,7 +476,7 @@ fn sample_size(spec: &Bson) -> Result<u64, QueryError> {
         return Err(fail(28745, "the $sample stage specification must be an object"));
     };
     if let Some(unknown) = spec.keys().find(|key| *key != "size") {
-        return Err(fail(28748, format!("unrecognized option to $sample: {unknown}")));
+        return Err(fail!(28748, "unrecognized option to $sample: {unknown}"));
     }
     let Some(size) = spec.get("size") else {
         return Err(fail(28749, "$sample stage must specify a size"));

@@ -1,8 +1,8 @@
 //! `$redact`: keeps, drops or looks into each level of a document.
 
+use crate::error::QueryError;
 use bson::{Bson, Document};
 
-use crate::error::{QueryError, fail};
 use crate::expression::{Expression, Frame, Variables};
 use crate::value::MAX_NESTING;
 
@@ -39,13 +39,11 @@ fn level(
             }
             Ok(Some(kept))
         }
-        _ => Err(fail(
+        _ => Err(fail!(
             17053,
-            format!(
-                "$redact's expression should not return anything aside from the variables \
+            "$redact's expression should not return anything aside from the variables \
                  $$KEEP, $$DESCEND, and $$PRUNE, but returned {}",
-                decision.or_null()
-            ),
+            decision.or_null()
         )),
     }
 }

@@ -293,13 +293,11 @@ fn replaced(document: &Document, root: Operand<'_>, stage: &str) -> Result<Docum
             } else {
                 "'replacement document' "
             };
-            Err(fail(
+            Err(fail!(
                 40228,
-                format!(
-                    "{field} must evaluate to an object, but resulting value was: {}. Type of \
+                "{field} must evaluate to an object, but resulting value was: {}. Type of \
                      resulting value: '{kind}'. Input document: {document}",
-                    other.map_or("MISSING".to_owned(), |value| value.to_string())
-                ),
+                other.map_or("MISSING".to_owned(), |value| value.to_string())
             ))
         }
     }
@@ -319,9 +317,7 @@ fn literal_documents(expression: &Expression, run: &Run) -> Documents {
     }
     let documents = elements.into_iter().map(|element| match element {
         Bson::Document(document) => Ok(document),
-        other => {
-            Err(fail(40228, format!("$documents: each element must be an object, found {other}")))
-        }
+        other => Err(fail!(40228, "$documents: each element must be an object, found {other}")),
     });
     held(Box::new(documents), Some(memory))
 }

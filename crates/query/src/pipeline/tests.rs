@@ -16,7 +16,7 @@ use std::sync::Arc;
 use bson::{Bson, Document, doc};
 
 use super::{Documents, Environment, Pipeline, SystemStage};
-use crate::error::{QueryError, fail};
+use crate::error::QueryError;
 use crate::expression::Variables;
 use crate::meter::{MAX_OPERATION_BYTES, Meter};
 
@@ -36,7 +36,7 @@ impl Environment for Collections {
     fn system(&self, stage: &SystemStage) -> Result<Vec<Document>, QueryError> {
         match stage {
             SystemStage::IndexStats => Ok(vec![doc! { "name": "_id_" }]),
-            other => Err(fail(40602, format!("no {} here", other.name()))),
+            other => Err(fail!(40602, "no {} here", other.name())),
         }
     }
 }

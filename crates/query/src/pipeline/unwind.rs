@@ -34,18 +34,16 @@ impl Unwind {
         }
         let path = options.path.ok_or_else(|| fail(28812, "no path specified to $unwind stage"))?;
         let Some(path) = path.strip_prefix('$') else {
-            return Err(fail(
+            return Err(fail!(
                 28818,
-                format!("path option to $unwind stage should be prefixed with a '$': {path}"),
+                "path option to $unwind stage should be prefixed with a '$': {path}"
             ));
         };
         if let Some(name) = options.index.filter(|name| name.starts_with('$')) {
-            return Err(fail(
+            return Err(fail!(
                 28822,
-                format!(
-                    "includeArrayIndex option to $unwind stage should not be prefixed with a '$': \
+                "includeArrayIndex option to $unwind stage should not be prefixed with a '$': \
                      {name}"
-                ),
             ));
         }
         let index = options.index.map(FieldPath::parse).transpose()?;
@@ -120,7 +118,7 @@ impl<'a> Options<'a> {
                 ));
             }
             (other, _) => {
-                return Err(fail(28811, format!("unrecognized option to $unwind stage: {other}")));
+                return Err(fail!(28811, "unrecognized option to $unwind stage: {other}"));
             }
         }
         Ok(())

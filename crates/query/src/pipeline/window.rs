@@ -240,9 +240,7 @@ impl Function {
             ));
         };
         if !name.starts_with('$') {
-            return Err(QueryError::failed_to_parse(format!(
-                "Expected a $-prefixed window function, {name}"
-            )));
+            return Err(fail!(FAILED_TO_PARSE, "Expected a $-prefixed window function, {name}"));
         }
         let window = spec.get("window");
         if let Some(function) = OfNumbers::parse(name, argument, window, sort, context)? {
@@ -251,7 +249,7 @@ impl Function {
         let own = Self::parse_own(name, argument, sort, context)?;
         match (own, window) {
             (Some(_), Some(_)) => {
-                Err(fail(5371601, format!("Rank style window function {name} takes no 'window'")))
+                Err(fail!(5371601, "Rank style window function {name} takes no 'window'"))
             }
             (Some(function), None) => Ok(function),
             (None, window) => {
@@ -260,9 +258,7 @@ impl Function {
                 let accumulator = Bson::Document(accumulator);
                 let accumulator = Accumulator::parse("value", &accumulator, context).map_err(
                     |error| match error.code() == UNKNOWN_ACCUMULATOR {
-                        true => QueryError::failed_to_parse(format!(
-                            "Unrecognized window function, {name}"
-                        )),
+                        true => fail!(FAILED_TO_PARSE, "Unrecognized window function, {name}"),
                         false => error,
                     },
                 )?;
@@ -293,17 +289,14 @@ impl Function {
         let one_field = matches!(function, Self::Rank { .. } | Self::LinearFill(_));
         let free = matches!(function, Self::LastObserved(_));
         if (one_field && fields != 1) || (fields == 0 && !free) {
-            return Err(fail(
+            return Err(fail!(
                 5371602,
-                format!("{name} must be specified with a top level sortBy expression"),
+                "{name} must be specified with a top level sortBy expression"
             ));
         }
         let bare = matches!(function, Self::Number | Self::Rank { .. });
         if bare && !argument.as_document().is_some_and(Document::is_empty) {
-            return Err(fail(
-                5371603,
-                format!("{name} must be specified with '{{}}' as the value"),
-            ));
+            return Err(fail!(5371603, "{name} must be specified with '{{}}' as the value"));
         }
         Ok(Some(function))
     }

@@ -62,7 +62,7 @@ impl OfNumbers {
         let kind = match name {
             "$derivative" | "$integral" => {
                 if sort.fields().count() != 1 {
-                    return Err(fail(5371602, format!("{name} requires a sortBy of one field")));
+                    return Err(fail!(5371602, "{name} requires a sortBy of one field"));
                 }
                 if name == "$derivative" && window.is_none() {
                     return Err(QueryError::failed_to_parse(

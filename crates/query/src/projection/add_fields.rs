@@ -98,10 +98,9 @@ fn add(
 /// The code that these stages have for what projections call a collision.
 fn conflict(error: QueryError) -> QueryError {
     match error.code().0 {
-        31249 | 31250 => fail(
-            40176,
-            format!("specification contains two conflicting paths. {}", error.message()),
-        ),
+        31249 | 31250 => {
+            fail!(40176, "specification contains two conflicting paths. {}", error.message())
+        }
         _ => error,
     }
 }

@@ -177,9 +177,9 @@ impl<'a> Parser<'a> {
 
     fn include(&mut self, field: &str) -> Result<(), QueryError> {
         if self.kind == Some(Kind::Exclusion) {
-            return Err(fail(
+            return Err(fail!(
                 31253,
-                format!("Cannot do inclusion on field {field} in exclusion projection"),
+                "Cannot do inclusion on field {field} in exclusion projection"
             ));
         }
         self.kind = Some(Kind::Inclusion);
@@ -197,9 +197,9 @@ impl<'a> Parser<'a> {
             return Ok(());
         }
         if self.kind == Some(Kind::Inclusion) {
-            return Err(fail(
+            return Err(fail!(
                 31254,
-                format!("Cannot do exclusion on field {field} in inclusion projection"),
+                "Cannot do exclusion on field {field} in inclusion projection"
             ));
         }
         self.kind = Some(Kind::Exclusion);
@@ -214,14 +214,12 @@ impl<'a> Parser<'a> {
         parent: &mut Tree,
     ) -> Result<(), QueryError> {
         if !rest.is_empty() {
-            return Err(fail(
+            return Err(fail!(
                 31394,
-                format!(
-                    "As of 4.4, it's illegal to specify positional operator in the middle of a \
+                "As of 4.4, it's illegal to specify positional operator in the middle of a \
                      path. Positional projection may only be used at the end, for example: \
                      a.b.$. Remove the parts following the '$' in {field} and the results will \
                      be equivalent."
-                ),
             ));
         }
         if self.has_positional {
@@ -246,18 +244,16 @@ impl<'a> Parser<'a> {
         depth: usize,
     ) -> Result<(), QueryError> {
         if inner.is_empty() {
-            return Err(fail(
+            return Err(fail!(
                 51270,
-                format!(
-                    "An empty sub-projection is not a valid value. Found empty object at path \
+                "An empty sub-projection is not a valid value. Found empty object at path \
                      {field}"
-                ),
             ));
         }
         if depth >= MAX_NESTING {
-            return Err(fail(
-                ErrorCode::OVERFLOW,
-                format!("a projection may be nested at most {MAX_NESTING} levels deep"),
+            return Err(fail!(
+                OVERFLOW,
+                "a projection may be nested at most {MAX_NESTING} levels deep"
             ));
         }
         if let Some((operator, argument)) = inner.iter().next()
@@ -339,9 +335,9 @@ impl<'a> Parser<'a> {
         code: i32,
     ) -> Result<(), QueryError> {
         if self.kind == Some(Kind::Exclusion) {
-            return Err(fail(
-                code,
-                format!("Cannot use an expression {field}: {value} in an exclusion projection"),
+            return Err(fail!(
+                (code),
+                "Cannot use an expression {field}: {value} in an exclusion projection"
             ));
         }
         let expression = Expression::parse(value, self.context)?;
@@ -374,7 +370,7 @@ fn parse_slice(argument: &Bson) -> Result<Slice, QueryError> {
     let limit = number(limit)
         .ok_or_else(|| fail(31258, "$slice expects the limit argument to be a number"))?;
     if limit <= 0 {
-        return Err(fail(31259, format!("$slice limit must be positive, got {limit}")));
+        return Err(fail!(31259, "$slice limit must be positive, got {limit}"));
     }
     Ok(Slice { skip: Some(skip), limit })
 }
@@ -385,7 +381,7 @@ pub(super) fn add_at_path(root: &mut Tree, path: &str, child: Child) -> Result<(
     let Some((last, parents)) = parsed.components().split_last() else { return Ok(()) };
     let level = descend(root, path, parents, parsed.components())?;
     if level.get(last).is_some() {
-        return Err(fail(31250, format!("Path collision at {path}")));
+        return Err(fail!(31250, "Path collision at {path}"));
     }
     level.push(last, child);
     Ok(())
@@ -414,11 +410,8 @@ fn descend<'a>(
             _ => {
                 let remaining = components.get(level + 1..).unwrap_or_default().join(".");
                 return Err(match remaining.is_empty() {
-                    true => fail(31250, format!("Path collision at {path}")),
-                    false => fail(
-                        31249,
-                        format!("Path collision at {path} remaining portion {remaining}"),
-                    ),
+                    true => fail!(31250, "Path collision at {path}"),
+                    false => fail!(31249, "Path collision at {path} remaining portion {remaining}"),
                 });
             }
         }

@@ -106,11 +106,9 @@ fn parallel_arrays() -> QueryError {
 
 /// The error for a number that is both a position and a field name.
 fn ambiguous(name: &str) -> QueryError {
-    QueryError::location(
+    fail!(
         16746,
-        format!(
-            "Ambiguous field name found in array (do not use numeric field names in embedded elements in an array), field: '{name}'"
-        ),
+        "Ambiguous field name found in array (do not use numeric field names in embedded elements in an array), field: '{name}'"
     )
 }
 

@@ -6,7 +6,7 @@
 
 use super::MAX_NESTING;
 use super::view::{ArrayRef, DocumentRef, ValueRef};
-use crate::error::{ErrorCode, QueryError};
+use crate::error::QueryError;
 use bson::Bson;
 
 /// A dotted path, parsed once.
@@ -77,10 +77,7 @@ impl Path {
         let components: Vec<_> =
             text.split('.').take(MAX_NESTING + 1).map(PathComponent::new).collect();
         if components.len() > MAX_NESTING {
-            return Err(QueryError::new(
-                ErrorCode::OVERFLOW,
-                format!("a field path may have at most {MAX_NESTING} components"),
-            ));
+            return Err(fail!(OVERFLOW, "a field path may have at most {MAX_NESTING} components"));
         }
         Ok(Self { text: text.to_owned(), components })
     }
@@ -232,6 +229,7 @@ fn evaluate_document<'a>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::ErrorCode;
     use bson::{Document, bson, doc};
 
     /// Everything a query sees, with `None` for missing.

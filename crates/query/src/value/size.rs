@@ -6,7 +6,7 @@
 use bson::{Bson, Document};
 
 use super::{MAX_DOCUMENT_SIZE, MAX_NESTING};
-use crate::error::{ErrorCode, QueryError};
+use crate::error::QueryError;
 use crate::meter::Meter;
 
 /// What one operation may add to a document before its size is checked. Twice the largest document
@@ -48,10 +48,7 @@ impl Growth {
 }
 
 fn too_large() -> QueryError {
-    QueryError::location(
-        17419,
-        format!("Resulting document after update is larger than {MAX_DOCUMENT_SIZE}"),
-    )
+    fail!(17419, "Resulting document after update is larger than {MAX_DOCUMENT_SIZE}")
 }
 
 /// The size and depth of a document.
@@ -70,9 +67,9 @@ impl Measure {
             return Err(too_large());
         }
         if self.depth > MAX_NESTING {
-            return Err(QueryError::new(
-                ErrorCode::OVERFLOW,
-                format!("Document exceeds maximum nested object depth of {MAX_NESTING}"),
+            return Err(fail!(
+                OVERFLOW,
+                "Document exceeds maximum nested object depth of {MAX_NESTING}"
             ));
         }
         Ok(())
@@ -168,6 +165,7 @@ pub(crate) fn identical_documents(left: &Document, right: &Document) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::ErrorCode;
     use bson::{bson, doc};
 
     #[test]

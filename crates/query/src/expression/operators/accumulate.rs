@@ -8,7 +8,7 @@ use bson::Bson;
 use super::{
     ByName, Evaluated, Field, Named, Positional, as_i64, at_least, copy, named_of, part, required,
 };
-use crate::error::{QueryError, fail};
+use crate::error::QueryError;
 use crate::expression::operand::Operand;
 use crate::meter::{Kept, Meter};
 use crate::typed::Typed;
@@ -47,12 +47,10 @@ const PERCENTILE_CODE: i32 = 7750300;
 /// The shares that `$percentile` asks for: a list of numbers between 0 and 1.
 pub(crate) fn shares(p: &Bson) -> Result<Vec<f64>, QueryError> {
     let wrong = || {
-        fail(
-            PERCENTILE_CODE,
-            format!(
-                "The $percentile 'p' field must be an array of numbers from [0.0, 1.0], but found: \
+        fail!(
+            (PERCENTILE_CODE),
+            "The $percentile 'p' field must be an array of numbers from [0.0, 1.0], but found: \
                  {p}"
-            ),
         )
     };
     let Bson::Array(shares) = p else { return Err(wrong()) };
@@ -72,9 +70,7 @@ pub(crate) fn shares(p: &Bson) -> Result<Vec<f64>, QueryError> {
 pub(crate) fn check_method(name: &str, method: &Bson) -> Result<(), QueryError> {
     match method {
         Bson::String(method) if method == "approximate" => Ok(()),
-        _ => Err(QueryError::bad_value(format!(
-            "Currently only 'approximate' can be used as {name} 'method'."
-        ))),
+        _ => Err(fail!(BAD_VALUE, "Currently only 'approximate' can be used as {name} 'method'.")),
     }
 }
 
@@ -169,14 +165,15 @@ pub(crate) enum Pick {
 /// The `n` of the operators that keep several values.
 pub(crate) fn count(name: &str, n: &Operand<'_>) -> Result<usize, QueryError> {
     let Some(number) = as_i64(n.or_null()) else {
-        return Err(fail(
+        return Err(fail!(
             5787902,
-            format!("Value for 'n' must be of integral type, but found {} for {name}", n.shown()),
+            "Value for 'n' must be of integral type, but found {} for {name}",
+            n.shown()
         ));
     };
     match usize::try_from(number) {
         Ok(count) if count > 0 => Ok(count),
-        _ => Err(fail(5787908, format!("'n' must be greater than 0, found {number} for {name}"))),
+        _ => Err(fail!(5787908, "'n' must be greater than 0, found {number} for {name}")),
     }
 }
 
@@ -184,9 +181,10 @@ fn pick(name: &str, args: &[Option<Operand<'_>>], pick: Pick, meter: &Meter) -> 
     let [Some(n), Some(input)] = args else { return Ok(None) };
     let n = count(name, n)?;
     let Some(elements) = input.as_array() else {
-        return Err(fail(
+        return Err(fail!(
             5788200,
-            format!("Input must be an array, but found {} for {name}", input.type_name()),
+            "Input must be an array, but found {} for {name}",
+            input.type_name()
         ));
     };
     let mut charge = meter.charge();

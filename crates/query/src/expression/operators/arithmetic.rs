@@ -220,15 +220,13 @@ fn round_or_trunc(name: &str, args: &[Operand<'_>], rounding: Rounding) -> Evalu
     let places = match args.get(1) {
         None => 0,
         Some(places) => super::as_i64(places.or_null()).ok_or_else(|| {
-            fail(51082, format!("precision argument to  {name} must be a integral value"))
+            fail!(51082, "precision argument to  {name} must be a integral value")
         })?,
     };
     if !PLACES.contains(&places) {
-        return Err(fail(
+        return Err(fail!(
             51083,
-            format!(
-                "cannot apply {name} with precision value {places} value must be in [-20, 100]"
-            ),
+            "cannot apply {name} with precision value {places} value must be in [-20, 100]"
         ));
     }
     Ok(Some(round_to(number, places as i32, rounding)?.into()))
@@ -299,9 +297,10 @@ fn logarithm(
 ) -> Result<Number, QueryError> {
     // NaN is let through: its logarithm is NaN.
     if number.to_f64() <= 0.0 {
-        return Err(fail(
-            code,
-            format!("{name}'s argument must be a positive number, but is {}", Bson::from(number)),
+        return Err(fail!(
+            (code),
+            "{name}'s argument must be a positive number, but is {}",
+            Bson::from(number)
         ));
     }
     Ok(through_double(number, function))
@@ -311,18 +310,17 @@ fn log(args: &[Operand<'_>], _: &Meter) -> Evaluated {
     let argument = args[0].number(28756, "$log's argument must be numeric, not")?;
     let base = args[1].number(28757, "$log's base must be numeric, not")?;
     if argument.to_f64() <= 0.0 {
-        return Err(fail(
+        return Err(fail!(
             28758,
-            format!("$log's argument must be a positive number, but is {}", Bson::from(argument)),
+            "$log's argument must be a positive number, but is {}",
+            Bson::from(argument)
         ));
     }
     if base.to_f64() <= 0.0 || base.to_f64() == 1.0 {
-        return Err(fail(
+        return Err(fail!(
             28759,
-            format!(
-                "$log's base must be a positive number not equal to 1, but is {}",
-                Bson::from(base)
-            ),
+            "$log's base must be a positive number not equal to 1, but is {}",
+            Bson::from(base)
         ));
     }
     Ok(Some(of_doubles(argument, base, argument.to_f64().ln() / base.to_f64().ln())))

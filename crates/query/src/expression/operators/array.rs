@@ -54,11 +54,9 @@ fn array_elem_at(args: &[Operand<'_>], meter: &Meter) -> Evaluated {
             .wrong_type(28690, "$arrayElemAt's second argument must be a numeric value, but is"));
     }
     let Some(index) = as_i32(index) else {
-        return Err(fail(
+        return Err(fail!(
             28691,
-            format!(
-                "$arrayElemAt's second argument must be representable as a 32-bit integer: {index}"
-            ),
+            "$arrayElemAt's second argument must be representable as a 32-bit integer: {index}"
         ));
     };
     let found = position(elements.len(), index).map(|position| &elements[position]);
@@ -182,13 +180,11 @@ fn range(args: &[Operand<'_>], meter: &Meter) -> Evaluated {
             ));
         }
         *number = i64::from(as_i32(arg.or_null()).ok_or_else(|| {
-            fail(
-                not_int,
-                format!(
-                    "$range requires {with_article} that can be represented as a 32-bit integer, \
+            fail!(
+                (not_int),
+                "$range requires {with_article} that can be represented as a 32-bit integer, \
                      found value: {}",
-                    arg.shown()
-                ),
+                arg.shown()
             )
         })?);
     }
@@ -227,12 +223,10 @@ fn slice_number(arg: &Operand<'_>, ordinal: &str, codes: [i32; 2]) -> Result<i32
         ));
     }
     as_i32(arg.or_null()).ok_or_else(|| {
-        fail(
+        fail!(
             codes[1],
-            format!(
-                "{ordinal} argument to $slice can't be represented as a 32-bit integer: {}",
-                arg.shown()
-            ),
+            "{ordinal} argument to $slice can't be represented as a 32-bit integer: {}",
+            arg.shown()
         )
     })
 }
@@ -249,10 +243,7 @@ fn slice(args: &[Operand<'_>], meter: &Meter) -> Evaluated {
         Some(third) => {
             let count = slice_number(third, "Third", [28727, 28728])?;
             if count <= 0 {
-                return Err(fail(
-                    28729,
-                    format!("Third argument to $slice must be positive: {count}"),
-                ));
+                return Err(fail!(28729, "Third argument to $slice must be positive: {count}"));
             }
             let start = if second < 0 { from_end(second) } else { second as usize };
             (start, count as usize)
@@ -311,34 +302,28 @@ fn pair_of_array(pair: &[Bson]) -> Result<(&str, &Bson), QueryError> {
             "$arrayToObject requires an array of key-value pairs, where the key must be of \
                  type string. Found key type:",
         )),
-        _ => Err(fail(
+        _ => Err(fail!(
             40397,
-            format!(
-                "$arrayToObject requires an array of size 2 arrays,found array of size: {}",
-                pair.len()
-            ),
+            "$arrayToObject requires an array of size 2 arrays,found array of size: {}",
+            pair.len()
         )),
     }
 }
 
 fn pair_of_document(pair: &Document) -> Result<(&str, &Bson), QueryError> {
     if pair.len() != 2 {
-        return Err(fail(
+        return Err(fail!(
             40392,
-            format!(
-                "$arrayToObject requires an object keys of 'k' and 'v'. Found incorrect number of \
+            "$arrayToObject requires an object keys of 'k' and 'v'. Found incorrect number of \
                  keys:{}",
-                pair.len()
-            ),
+            pair.len()
         ));
     }
     let (Some(key), Some(value)) = (pair.get("k"), pair.get("v")) else {
-        return Err(fail(
+        return Err(fail!(
             40393,
-            format!(
-                "$arrayToObject requires an object with keys 'k' and 'v'. Missing either or both \
+            "$arrayToObject requires an object with keys 'k' and 'v'. Missing either or both \
                  keys from: {pair}"
-            ),
         ));
     };
     match key {

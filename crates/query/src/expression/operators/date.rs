@@ -63,9 +63,7 @@ pub(super) fn as_date(arg: Option<&Operand<'_>>) -> Result<Option<i64>, QueryErr
         Some(Bson::DateTime(date)) => Ok(Some(date.timestamp_millis())),
         Some(Bson::Timestamp(time)) => Ok(Some(i64::from(time.time) * 1000)),
         Some(Bson::ObjectId(id)) => Ok(Some(id.timestamp().timestamp_millis())),
-        Some(_) => {
-            Err(fail(16006, format!("can't convert from BSON type {} to Date", arg.type_name())))
-        }
+        Some(_) => Err(fail!(16006, "can't convert from BSON type {} to Date", arg.type_name())),
     }
 }
 
@@ -197,30 +195,26 @@ fn from_parts(args: &[Option<Operand<'_>>], _: &Meter) -> Evaluated {
 /// Years must be 1 to 9999; other parts may carry over into the next, within 16 bits.
 fn number_part(name: &str, arg: &Operand<'_>) -> Result<i64, QueryError> {
     let Some(number) = as_i64(arg.or_null()) else {
-        return Err(fail(
+        return Err(fail!(
             40515,
-            format!(
-                "'{name}' must evaluate to an integer, found {} with value {}",
-                arg.type_name(),
-                arg.shown()
-            ),
+            "'{name}' must evaluate to an integer, found {} with value {}",
+            arg.type_name(),
+            arg.shown()
         ));
     };
     let year = matches!(name, "year" | "isoWeekYear");
     if year && !(1..=9999).contains(&number) {
-        return Err(fail(
+        return Err(fail!(
             40523,
-            format!("'{name}' must evaluate to an integer in the range 1 to 9999, found {number}"),
+            "'{name}' must evaluate to an integer in the range 1 to 9999, found {number}"
         ));
     }
     let wide = matches!(name, "second" | "millisecond");
     if !year && !wide && !(-32768..=32767).contains(&number) {
-        return Err(fail(
+        return Err(fail!(
             31034,
-            format!(
-                "'{name}' must evaluate to a value in the range [-32768, 32767]; value {number} is \
+            "'{name}' must evaluate to a value in the range [-32768, 32767]; value {number} is \
                  not in range"
-            ),
         ));
     }
     Ok(number)

@@ -66,13 +66,11 @@ pub(super) fn format_argument<'a>(
     let Some(format) = format else { return Ok(None) };
     match format.get() {
         Some(Bson::String(format)) => Ok(Some(format)),
-        _ => Err(fail(
-            code,
-            format!(
-                "{operator} requires that 'format' be a string, found: {} with value {}",
-                format.type_name(),
-                format.shown()
-            ),
+        _ => Err(fail!(
+            (code),
+            "{operator} requires that 'format' be a string, found: {} with value {}",
+            format.type_name(),
+            format.shown()
         )),
     }
 }
@@ -114,10 +112,7 @@ fn write_date(format: &str, millis: i64, zone: &TimeZone) -> Result<String, Quer
             }
             'Z' => write!(text, "{}", offset / 60),
             other => {
-                return Err(fail(
-                    18536,
-                    format!("Invalid format character '%{other}' in format string"),
-                ));
+                return Err(fail!(18536, "Invalid format character '%{other}' in format string"));
             }
         };
     }
@@ -132,8 +127,5 @@ fn year(year: i64) -> Result<i64, QueryError> {
     if (0..=9999).contains(&year) {
         return Ok(year);
     }
-    Err(fail(
-        18537,
-        format!("$dateToString is only defined on year 0-9999, tried to use year {year}"),
-    ))
+    Err(fail!(18537, "$dateToString is only defined on year 0-9999, tried to use year {year}"))
 }

@@ -10,7 +10,7 @@ use super::calendar::{Civil, DAY, days_in_month, days_of, millis_of};
 use super::date::{as_date, as_timezone, date_and_zone};
 use super::timezone::TimeZone;
 use super::{ByName, Evaluated, Field, Named, as_i64, named_of, optional, required};
-use crate::error::{ErrorCode, QueryError, fail};
+use crate::error::{QueryError, fail};
 use crate::expression::operand::Operand;
 use crate::meter::Meter;
 use crate::typed::Typed;
@@ -111,7 +111,7 @@ fn start_of_week(name: &str, arg: Option<&Operand<'_>>) -> Result<Option<i64>, Q
 }
 
 fn overflow(name: &str) -> QueryError {
-    fail(ErrorCode::OVERFLOW, format!("{name} overflowed: the result is no date"))
+    fail!(OVERFLOW, "{name} overflowed: the result is no date")
 }
 
 fn date(millis: i64) -> Bson {
@@ -130,13 +130,12 @@ fn add(name: &str, args: &[Option<Operand<'_>>], sign: i64) -> Evaluated {
     if start.is_nullish() || amount.is_nullish() {
         return Ok(Some(Bson::Null));
     }
-    let start = as_date(Some(start)).map_err(|_| {
-        fail(5166403, format!("{name} requires startDate to be convertible to a date"))
-    })?;
+    let start = as_date(Some(start))
+        .map_err(|_| fail!(5166403, "{name} requires startDate to be convertible to a date"))?;
     let Some(start) = start else { return Ok(Some(Bson::Null)) };
     let amount = as_i64(amount.or_null())
         .and_then(|amount| amount.checked_mul(sign))
-        .ok_or_else(|| fail(5166405, format!("{name} expects integer amount of time units")))?;
+        .ok_or_else(|| fail!(5166405, "{name} expects integer amount of time units"))?;
     shift(start, unit, amount, &zone).map(|moved| Some(date(moved))).ok_or_else(|| overflow(name))
 }
 
@@ -214,14 +213,12 @@ fn trunc(args: &[Option<Operand<'_>>], _: &Meter) -> Evaluated {
                 return Err(fail(5439018, "$dateTrunc requires 'binSize' to be greater than 0"));
             }
             None => {
-                return Err(fail(
+                return Err(fail!(
                     5439017,
-                    format!(
-                        "$dateTrunc requires 'binSize' to be a 64-bit integer, but got value '{}' \
+                    "$dateTrunc requires 'binSize' to be a 64-bit integer, but got value '{}' \
                          of type {}",
-                        bin.shown(),
-                        bin.type_name()
-                    ),
+                    bin.shown(),
+                    bin.type_name()
                 ));
             }
         },

@@ -46,13 +46,11 @@ fn date_from_string(args: &[Option<Operand<'_>>], _: &Meter) -> Evaluated {
             Some(format) => parse_format(text, format, zone.as_ref()),
             None => parse_text(text, zone.as_ref()),
         },
-        _ => Err(fail(
+        _ => Err(fail!(
             CONVERSION_FAILURE,
-            format!(
-                "$dateFromString requires that 'dateString' be a string, found: {} with value {}",
-                text.type_name(),
-                text.shown()
-            ),
+            "$dateFromString requires that 'dateString' be a string, found: {} with value {}",
+            text.type_name(),
+            text.shown()
         )),
     };
     match (parsed, &args[4]) {
@@ -114,7 +112,7 @@ impl Parts {
 }
 
 fn unparsable(text: &str, reason: &str) -> QueryError {
-    fail(CONVERSION_FAILURE, format!("Error parsing date string '{text}'; {reason}"))
+    fail!(CONVERSION_FAILURE, "Error parsing date string '{text}'; {reason}")
 }
 
 /// Reads a date in one of the recognised spellings.
@@ -273,10 +271,7 @@ fn parse_format(text: &str, format: &str, zone: Option<&TimeZone>) -> Result<i64
             return Err(fail(18535, "Unmatched '%' at end of format string"));
         };
         if !"%YmdHMSLjuVGbBzZ".contains(specifier) {
-            return Err(fail(
-                18536,
-                format!("Invalid format character '%{specifier}' in format string"),
-            ));
+            return Err(fail!(18536, "Invalid format character '%{specifier}' in format string"));
         }
         read_specifier(&mut reader, specifier, &mut parts)
             .ok_or_else(|| unparsable(text, &format!("nothing suitable found for %{specifier}")))?;

@@ -7,7 +7,7 @@ use bson::{Bson, Document};
 
 use super::room;
 use super::string::whole;
-use crate::error::{QueryError, fail};
+use crate::error::QueryError;
 use crate::expression::bounds::ELEMENT_OVERHEAD;
 use crate::expression::operand::Operand;
 use crate::meter::{Meter, push};
@@ -56,10 +56,7 @@ impl RegexKind {
                 (regex.pattern.as_str(), regex.options.as_str())
             }
             Some(_) => {
-                return Err(fail(
-                    51105,
-                    format!("{name} needs 'regex' to be of type string or regex"),
-                ));
+                return Err(fail!(51105, "{name} needs 'regex' to be of type string or regex"));
             }
         };
         let options = match options {
@@ -67,27 +64,22 @@ impl RegexKind {
             Some(options) if options.is_nullish() => own_options,
             Some(options) => {
                 let Some(Bson::String(options)) = options.get() else {
-                    return Err(fail(
-                        51106,
-                        format!("{name} needs 'options' to be of type string"),
-                    ));
+                    return Err(fail!(51106, "{name} needs 'options' to be of type string"));
                 };
                 if !own_options.is_empty() {
-                    return Err(fail(
+                    return Err(fail!(
                         51107,
-                        format!(
-                            "{name}: found regex option(s) specified in both 'regex' and 'option' \
+                        "{name}: found regex option(s) specified in both 'regex' and 'option' \
                              fields"
-                        ),
                     ));
                 }
                 options
             }
         };
         if text.contains('\0') {
-            return Err(fail(
+            return Err(fail!(
                 51109,
-                format!("{name}: regular expression cannot contain an embedded null byte"),
+                "{name}: regular expression cannot contain an embedded null byte"
             ));
         }
         self.build(text, options).map(Some)
@@ -95,8 +87,8 @@ impl RegexKind {
 
     fn build(self, pattern: &str, options: &str) -> Result<Compiled, QueryError> {
         RegexMatcher::new(pattern, options).map_err(|error| match error.code().0 {
-            51108 => fail(51108, format!("{}: {}", self.name(), error.message())),
-            _ => fail(51111, format!("Invalid Regex in {}: {}", self.name(), error.message())),
+            51108 => fail!(51108, "{}: {}", self.name(), error.message()),
+            _ => fail!(51111, "Invalid Regex in {}: {}", self.name(), error.message()),
         })
     }
 
@@ -108,7 +100,7 @@ impl RegexKind {
         meter: &Meter,
     ) -> Result<Bson, QueryError> {
         if !input.is_nullish() && input.as_str().is_none() {
-            return Err(fail(51104, format!("{} needs 'input' to be of type string", self.name())));
+            return Err(fail!(51104, "{} needs 'input' to be of type string", self.name()));
         }
         let (Some(text), Some(regex)) = (input.as_str(), regex) else {
             return Ok(self.nothing());

@@ -12,7 +12,7 @@ use super::{
     ByName, Evaluated, Field, Named, Positional, as_i64, at_least, exactly, named_of, optional,
     required, room,
 };
-use crate::error::{QueryError, fail};
+use crate::error::QueryError;
 use crate::expression::bounds::Budget;
 use crate::expression::operand::{Operand, SMALL};
 use crate::meter::{Meter, steps_to_copy};
@@ -110,10 +110,7 @@ fn text<'a>(arg: &'a Operand<'_>) -> Result<Cow<'a, str>, QueryError> {
         }
         Some(number) if super::is_number(number) => super::convert_text::number(number).into(),
         Some(_) => {
-            return Err(fail(
-                16007,
-                format!("can't convert from BSON type {} to String", arg.type_name()),
-            ));
+            return Err(fail!(16007, "can't convert from BSON type {} to String", arg.type_name()));
         }
     })
 }
@@ -128,12 +125,10 @@ fn substr_bytes(name: &str, args: &[Operand<'_>], meter: &Meter) -> Evaluated {
     let number = |position: usize, code: i32, what: &str| {
         Number::from_value(args[position].or_null()).and_then(Number::to_i64_truncated).ok_or_else(
             || {
-                fail(
-                    code,
-                    format!(
-                        "{name}:  {what} must be a numeric type (is BSON type {})",
-                        args[position].type_name()
-                    ),
+                fail!(
+                    (code),
+                    "{name}:  {what} must be a numeric type (is BSON type {})",
+                    args[position].type_name()
                 )
             },
         )
@@ -141,15 +136,12 @@ fn substr_bytes(name: &str, args: &[Operand<'_>], meter: &Meter) -> Evaluated {
     let start = number(1, 16034, "starting index")?;
     let length = number(2, 16035, "length")?;
     let Ok(start) = usize::try_from(start) else {
-        return Err(fail(
-            50752,
-            format!("{name}:  starting index must be non-negative (got: {start})"),
-        ));
+        return Err(fail!(50752, "{name}:  starting index must be non-negative (got: {start})"));
     };
     if !is_boundary(&text, start) {
-        return Err(fail(
+        return Err(fail!(
             28656,
-            format!("{name}:  Invalid range, starting index is a UTF-8 continuation byte."),
+            "{name}:  Invalid range, starting index is a UTF-8 continuation byte."
         ));
     }
     if start >= text.len() {
@@ -158,9 +150,9 @@ fn substr_bytes(name: &str, args: &[Operand<'_>], meter: &Meter) -> Evaluated {
     // A negative length means the rest of the string.
     let end = usize::try_from(length).map_or(text.len(), |length| start.saturating_add(length));
     if !is_boundary(&text, end) {
-        return Err(fail(
+        return Err(fail!(
             28657,
-            format!("{name}:  Invalid range, ending index is in the middle of a UTF-8 character."),
+            "{name}:  Invalid range, ending index is in the middle of a UTF-8 character."
         ));
     }
     let part = &text[start..end.min(text.len())];
@@ -173,25 +165,20 @@ fn substr_cp(args: &[Operand<'_>], meter: &Meter) -> Evaluated {
     let number = |position: usize, what: &str, codes: [i32; 3]| {
         let value = args[position].or_null();
         if !super::is_number(value) {
-            return Err(fail(
+            return Err(fail!(
                 codes[0],
-                format!(
-                    "$substrCP: {what} must be a numeric type (is BSON type {})",
-                    args[position].type_name()
-                ),
+                "$substrCP: {what} must be a numeric type (is BSON type {})",
+                args[position].type_name()
             ));
         }
         let Some(number) = super::as_i32(value) else {
-            return Err(fail(
+            return Err(fail!(
                 codes[1],
-                format!(
-                    "$substrCP: {what} cannot be represented as a 32-bit integral value: {value}"
-                ),
+                "$substrCP: {what} cannot be represented as a 32-bit integral value: {value}"
             ));
         };
-        usize::try_from(number).map_err(|_| {
-            fail(codes[2], format!("$substrCP: {what} must be a nonnegative integer."))
-        })
+        usize::try_from(number)
+            .map_err(|_| fail!(codes[2], "$substrCP: {what} must be a nonnegative integer."))
     };
     let start = number(1, "the starting index", [34450, 34451, 34455])?;
     let length = number(2, "length", [34452, 34453, 34454])?;
@@ -232,13 +219,11 @@ fn trim(
         return Ok(Some(Bson::Null));
     }
     let Some(Bson::String(text)) = input.get() else {
-        return Err(fail(
+        return Err(fail!(
             50699,
-            format!(
-                "{name} requires its input to be a string, got {} (of type {}) instead.",
-                input.shown(),
-                input.type_name()
-            ),
+            "{name} requires its input to be a string, got {} (of type {}) instead.",
+            input.shown(),
+            input.type_name()
         ));
     };
     let chars: Option<BTreeSet<char>> = match &args[1] {
@@ -247,13 +232,11 @@ fn trim(
         Some(chars) => match chars.get() {
             Some(Bson::String(chars)) => Some(chars.chars().collect()),
             _ => {
-                return Err(fail(
+                return Err(fail!(
                     50700,
-                    format!(
-                        "{name} requires 'chars' to be a string, got {} (of type {}) instead.",
-                        chars.shown(),
-                        chars.type_name()
-                    ),
+                    "{name} requires 'chars' to be a string, got {} (of type {}) instead.",
+                    chars.shown(),
+                    chars.type_name()
                 ));
             }
         },
@@ -282,9 +265,10 @@ fn replace(name: &str, args: &[Option<Operand<'_>>], most: usize, meter: &Meter)
             Some(Bson::String(text)) => *part = Some(text),
             _ if arg.is_nullish() => {}
             _ => {
-                return Err(fail(
-                    code,
-                    format!("{name} requires that '{field}' be a string, found: {}", arg.shown()),
+                return Err(fail!(
+                    (code),
+                    "{name} requires that '{field}' be a string, found: {}",
+                    arg.shown()
                 ));
             }
         }
@@ -315,16 +299,13 @@ fn replace(name: &str, args: &[Option<Operand<'_>>], most: usize, meter: &Meter)
 pub(super) fn index(name: &str, which: &str, arg: &Operand<'_>) -> Result<usize, QueryError> {
     let value = arg.or_null();
     let Some(number) = as_i64(value).filter(|number| i32::try_from(*number).is_ok()) else {
-        return Err(fail(
+        return Err(fail!(
             40096,
-            format!(
-                "{name} requires an integral {which} index, found a value of type: {}, with value: {}",
-                arg.type_name(),
-                value
-            ),
+            "{name} requires an integral {which} index, found a value of type: {}, with value: {}",
+            arg.type_name(),
+            value
         ));
     };
-    usize::try_from(number).map_err(|_| {
-        fail(40097, format!("{name} requires a nonnegative {which} index, found: {number}"))
-    })
+    usize::try_from(number)
+        .map_err(|_| fail!(40097, "{name} requires a nonnegative {which} index, found: {number}"))
 }

@@ -3,12 +3,10 @@
 //! The rules of the names are those compiled into the program (the IANA database that `jiff` bundles), so that
 //! answers do not depend on the machine.
 
+use crate::error::QueryError;
 use jiff::Timestamp;
 use jiff::tz::TimeZoneDatabase;
 
-use crate::error::{QueryError, fail};
-
-/// A time zone.
 #[derive(Clone, Debug)]
 pub(crate) enum TimeZone {
     /// Seconds east of UTC.
@@ -73,7 +71,7 @@ impl TimeZone {
 }
 
 fn unknown(text: &str) -> QueryError {
-    fail(40485, format!("unrecognized time zone identifier: \"{text}\""))
+    fail!(40485, "unrecognized time zone identifier: \"{text}\"")
 }
 
 /// Seconds of `+hh`, `+hhmm` or `+hh:mm`.

@@ -2,7 +2,6 @@
 
 use super::arithmetic::{of_doubles, through_double, unary};
 use super::{Evaluated, Positional, exactly};
-use crate::error::fail;
 use crate::expression::operand::Operand;
 use crate::meter::Meter;
 use crate::typed::Typed;
@@ -50,13 +49,11 @@ fn bounded(
     unary(name, args, |number| {
         let value = number.to_f64();
         if !value.is_nan() && !(domain.low..=domain.high).contains(&value) {
-            return Err(fail(
+            return Err(fail!(
                 50989,
-                format!(
-                    "cannot apply {name} to {}, value must be in {}",
-                    bson::Bson::from(number),
-                    domain.text
-                ),
+                "cannot apply {name} to {}, value must be in {}",
+                bson::Bson::from(number),
+                domain.text
             ));
         }
         Ok(through_double(number, function))
