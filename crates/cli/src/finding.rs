@@ -79,7 +79,7 @@ impl Finding {
         Self::new(code, Severity::Note, seen)
     }
 
-    fn new(code: &'static str, severity: Severity, seen: impl Into<String>) -> Self {
+    pub(crate) fn new(code: &'static str, severity: Severity, seen: impl Into<String>) -> Self {
         let (why, fixes, stops) = (String::new(), Vec::new(), Stops::default());
         Self { code, severity, seen: seen.into(), why, fixes, stops }
     }

@@ -196,7 +196,7 @@ impl Matched {
 fn conclude(context: &Context, matched: &[Matched]) -> Vec<Finding> {
     let told = |rank: Rank| {
         let of_rank = matched.iter().filter(move |matched| matched.rule.rank == rank);
-        of_rank.map(|matched| (matched.rule.explain)(&matched.evidence, context))
+        of_rank.map(|matched| matched.rule.explain(&matched.evidence, context))
     };
     let mut findings: Vec<Finding> = told(Rank::Cause).collect();
     findings.extend(summary::findings(context, !findings.is_empty()));

@@ -120,9 +120,12 @@ pub(crate) fn is_it_running(port: impl Display) -> String {
 }
 
 /// The doctor, on a deployment whose connection string is not known, and what it does there.
-pub(crate) fn doctor_which(does: &str) -> String {
-    format!("quorate doctor URI, which {does}")
+macro_rules! doctor_which {
+    ($does:literal) => {
+        concat!("quorate doctor URI, which ", $does)
+    };
 }
+pub(crate) use doctor_which;
 
 /// `mongosh` with this script on a deployment whose connection string is not known.
 pub(crate) fn on_uri(script: &str) -> String {

@@ -6,14 +6,21 @@ use crate::finding::Finding;
 use crate::remedy;
 
 pub(super) const RULES: &[Rule] = &[
-    Rule::cause(
+    Rule::plain(
         "connection_string",
         &[
             r"Invalid scheme, expected connection string to start with|must begin with 'mongodb://|scheme must be \x22mongodb\x22",
             r"must be (?:percent-)?escaped|unescaped characters|unescaped (?:@|colon|slash)|URI malformed|Password contains",
             r"Invalid (?:MongoDB )?(?:connection string|URI)|The connection string is (?:invalid|missing)|error parsing uri|InvalidURI|MongoParseError|Protocol and host list are required",
         ],
-        connection_string,
+        "the driver cannot read the connection string",
+        "nothing was dialled yet; the usual causes are an empty environment variable, a \
+         character in the password that must be encoded, or quotes that became part of the \
+         string",
+        &[
+            "let us read it and name the place: quorate doctor 'URI'",
+            "percent-encode user and password: @ is %40, : is %3A, / is %2F, % is %25, # is %23",
+        ],
     ),
     Rule::cause(
         "wire_version",
@@ -24,34 +31,58 @@ pub(super) const RULES: &[Rule] = &[
         ],
         wire_version,
     ),
-    Rule::cause(
+    Rule::plain(
         "pool_exhausted",
         &[
             r"(?i)timed out while checking out a connection|WaitQueueTimeout|timeout was reached while (?:waiting|checking)",
             r"Timed out after \d+(?:\.\d+)? ?\w+ while waiting (?:for a connection|to acquire)",
         ],
-        pool_exhausted,
+        "every connection of the pool was in use for too long",
+        "operations are slower than they come in, cursors or transactions are left open, or \
+         maxPoolSize is too small; the servers may be perfectly well",
+        &[
+            "find the slow operations: mongosh URI --eval 'db.currentOp({secs_running: {$gt: 1}})'",
+            "use one client for the whole process, not one for each request",
+            "raise maxPoolSize, and count: clients × (2 monitors + maxPoolSize) connections \
+             arrive at the primary",
+        ],
     ),
-    Rule::cause(
+    Rule::plain(
         "too_many_connections",
         &[
             r"(?i)(?:connection refused because )?too many open connections|too many open files|\bEMFILE\b|connection limit",
         ],
-        too_many_connections,
+        "a limit on open connections or files was reached",
+        "clients × (2 monitors + maxPoolSize) connections arrive at the primary: 200 clients \
+         with the default pool of 100 may open 20,400",
+        &[
+            remedy::FEWER_CONNECTIONS,
+            remedy::MORE_CONNECTIONS,
+            "count: mongosh URI --eval 'db.serverStatus().connections'",
+        ],
     ),
-    Rule::cause(
+    Rule::plain(
         "client_closed",
         &[
             r"(?i)topology (?:is|was) (?:closed|destroyed)|client is disconnected|must be connected before|Cannot use MongoClient after close|client was (?:shut down|closed)|MongoClient is closed",
         ],
-        client_closed,
+        "the application used its client before connecting or after closing it",
+        "no server is at fault: the monitors are stopped, and nothing can be selected",
+        &[
+            "connect once at the start, close once at the end, and await both",
+        ],
     ),
-    Rule::cause(
+    Rule::plain(
         "pool_cleared",
         &[
             r"Connection pool for (?P<host>[\w.-]+):(?P<port>\d+) was cleared|PoolCleared|pool (?:was )?cleared",
         ],
-        pool_cleared,
+        "the pool of {a server} was cleared because another operation failed",
+        "this message is the consequence; the first failure of that server in the log is the cause",
+        &[
+            "paste the first error about that server, from just before this one",
+            "quorate doctor URI",
+        ],
     )
     .ranked(Rank::Symptom),
     Rule::cause(
@@ -60,34 +91,36 @@ pub(super) const RULES: &[Rule] = &[
         buffering_timed_out,
     )
     .ranked(Rank::Symptom),
-    Rule::cause(
+    Rule::plain(
         "cause_hidden",
         &[
             r"(?i)server selection (?:timed out|timeout|error)|ServerSelectionTimeoutError|No suitable servers found|No server is available matching preference|No available servers|No servers found yet|No replica set members found yet|Timed out after \d+ ms while waiting for a server|A timeout occurred after \d+ms selecting a server|Mongo(?:ose)?ServerSelectionError",
         ],
-        cause_hidden,
+        "no server could be selected in time, and the text does not say why",
+        "the cause is the last error of each server, which the driver keeps in the error's \
+         reason (Node), topology description (PyMongo, Go, Rust) or cluster state (Java)",
+        &[
+            remedy::doctor_which!("asks every server itself"),
+            "paste the whole message; in Node: console.dir(error.reason, {depth: null})",
+        ],
     )
     .ranked(Rank::Symptom),
-    Rule::cause(
+    Rule::plain(
         "function_platform",
         &[
             r"/var/task/|/var/runtime/|AWS_LAMBDA|Task timed out after [\d.]+ seconds|/vercel/path|FUNCTION_NAME|/home/site/wwwroot",
         ],
-        function_platform,
+        "the program runs on a function platform",
+        "it is frozen between calls: connections die unseen, and a check begun before the freeze \
+         fails after it",
+        &[
+            "create the client outside the handler, and do not close it inside",
+            "maxPoolSize=1&serverMonitoringMode=poll in the connection string",
+        ],
     )
+    .noted()
     .ranked(Rank::Circumstance),
 ];
-
-fn connection_string(_: &[Evidence], _: &Context) -> Finding {
-    Finding::problem("connection_string", "the driver cannot read the connection string")
-        .because(
-            "nothing was dialled yet; the usual causes are an empty environment variable, a \
-                  character in the password that must be encoded, or quotes that became part of \
-                  the string",
-        )
-        .fix("let us read it and name the place: quorate doctor 'URI'")
-        .fix("percent-encode user and password: @ is %40, : is %3A, / is %2F, % is %25, # is %23")
-}
 
 fn wire_version(evidence: &[Evidence], _: &Context) -> Finding {
     let server = servers_or(evidence, "a server");
@@ -116,55 +149,6 @@ fn wire_version(evidence: &[Evidence], _: &Context) -> Finding {
     }
 }
 
-fn pool_exhausted(_: &[Evidence], _: &Context) -> Finding {
-    Finding::problem("pool_exhausted", "every connection of the pool was in use for too long")
-        .because(
-            "operations are slower than they come in, cursors or transactions are left open, \
-                  or maxPoolSize is too small; the servers may be perfectly well",
-        )
-        .fix(
-            "find the slow operations: mongosh URI --eval 'db.currentOp({secs_running: {$gt: 1}})'",
-        )
-        .fix("use one client for the whole process, not one for each request")
-        .fix(
-            "raise maxPoolSize, and count: clients × (2 monitors + maxPoolSize) connections \
-              arrive at the primary",
-        )
-}
-
-fn too_many_connections(_: &[Evidence], _: &Context) -> Finding {
-    Finding::problem("too_many_connections", "a limit on open connections or files was reached")
-        .because(
-            "clients × (2 monitors + maxPoolSize) connections arrive at the primary: 200 \
-                  clients with the default pool of 100 may open 20,400",
-        )
-        .fix(remedy::FEWER_CONNECTIONS)
-        .fix(remedy::MORE_CONNECTIONS)
-        .fix("count: mongosh URI --eval 'db.serverStatus().connections'")
-}
-
-fn client_closed(_: &[Evidence], _: &Context) -> Finding {
-    Finding::problem(
-        "client_closed",
-        "the application used its client before connecting or after closing it",
-    )
-    .because("no server is at fault: the monitors are stopped, and nothing can be selected")
-    .fix("connect once at the start, close once at the end, and await both")
-}
-
-fn pool_cleared(evidence: &[Evidence], _: &Context) -> Finding {
-    let server = servers_or(evidence, "a server");
-    Finding::problem(
-        "pool_cleared",
-        format!("the pool of {server} was cleared because another operation failed"),
-    )
-    .because(
-        "this message is the consequence; the first failure of that server in the log is the cause",
-    )
-    .fix("paste the first error about that server, from just before this one")
-    .fix("quorate doctor URI")
-}
-
 fn buffering_timed_out(evidence: &[Evidence], _: &Context) -> Finding {
     let millis = word_of(evidence, "detail").unwrap_or("10000");
     Finding::problem(
@@ -178,28 +162,4 @@ fn buffering_timed_out(evidence: &[Evidence], _: &Context) -> Finding {
     .fix("show it: mongoose.connection.on('error', console.error); await mongoose.connect(URI)")
     .fix("fail at once instead of waiting: mongoose.set('bufferCommands', false)")
     .fix("quorate doctor URI")
-}
-
-fn cause_hidden(_: &[Evidence], _: &Context) -> Finding {
-    Finding::problem(
-        "cause_hidden",
-        "no server could be selected in time, and the text does not say why",
-    )
-    .because(
-        "the cause is the last error of each server, which the driver keeps in the \
-                  error's reason (Node), topology description (PyMongo, Go, Rust) or cluster \
-                  state (Java)",
-    )
-    .fix(remedy::doctor_which("asks every server itself"))
-    .fix("paste the whole message; in Node: console.dir(error.reason, {depth: null})")
-}
-
-fn function_platform(_: &[Evidence], _: &Context) -> Finding {
-    Finding::note("function_platform", "the program runs on a function platform")
-        .because(
-            "it is frozen between calls: connections die unseen, and a check begun before \
-                  the freeze fails after it",
-        )
-        .fix("create the client outside the handler, and do not close it inside")
-        .fix("maxPoolSize=1&serverMonitoringMode=poll in the connection string")
 }

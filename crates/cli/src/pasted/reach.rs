@@ -58,7 +58,7 @@ pub(super) const RULES: &[Rule] = &[
         ],
         no_route,
     ),
-    Rule::cause(
+    Rule::plain(
         "connection_closed",
         &[
             r"connection (?:<monitor>|\d+) to (?P<host>[\w.-]+):(?P<port>\d+) closed",
@@ -67,7 +67,15 @@ pub(super) const RULES: &[Rule] = &[
             r"during connection handshake: EOF",
             r"(?:Prematurely reached end of stream|socket was unexpectedly closed: EOF|unexpected end of file|socket hang up|read ECONNRESET|(?i:connection reset by peer)|Failed to read 4 bytes)",
         ],
-        connection_closed,
+        "{a server} accepted the connection and then closed it",
+        "a server that wants TLS closes plain connections without a word, and so do proxies, \
+         access lists and servers that restart or ran out of connections",
+        &[
+            "if the server requires TLS, add tls=true to the connection string",
+            remedy::doctor_which!("tries plain and TLS and tells which one is answered"),
+            "if it happens after idling: set maxIdleTimeMS below the limit of the proxy or \
+             firewall",
+        ],
     ),
     Rule::cause(
         "socket_path_missing",
@@ -77,8 +85,28 @@ pub(super) const RULES: &[Rule] = &[
         ],
         socket_path_missing,
     ),
-    Rule::cause("http_on_driver_port", &[r"trying to access MongoDB over HTTP on the native driver port"], http_on_driver_port),
-    Rule::cause("access_list", &[r"IP that isn't (?:whitelisted|on)", r"isn't whitelisted", r"IP access list"], access_list),
+    Rule::plain(
+        "http_on_driver_port",
+        &[r"trying to access MongoDB over HTTP on the native driver port"],
+        "a browser or an HTTP client asked the driver's port",
+        "the server runs and can be reached; it speaks the wire protocol, not HTTP",
+        &[
+            "use a driver or mongosh with mongodb:// instead of http://",
+        ],
+    )
+    .noted(),
+    Rule::plain(
+        "access_list",
+        &[r"IP that isn't (?:whitelisted|on)", r"isn't whitelisted", r"IP access list"],
+        "no server of the Atlas cluster could be reached",
+        "Atlas drops connections from addresses that are not on the project's IP access list; \
+         the driver guesses this, it does not know",
+        &[
+            "add the address that this prints under Network Access in Atlas: curl -s \
+             https://api.ipify.org",
+            remedy::doctor_which!("tells whether it is DNS, the port or TLS"),
+        ],
+    ),
 ];
 
 const REFUSED: &[&str] = &[
@@ -103,7 +131,7 @@ fn name_not_found(evidence: &[Evidence], context: &Context) -> Finding {
     let Some(first) = first else {
         return Finding::problem("name_not_found", "a host name does not resolve on this machine")
             .because("the message does not say which; drivers dial the names the set advertises")
-            .fix(remedy::doctor_which("names it, or paste the whole message"));
+            .fix(remedy::doctor_which!("names it, or paste the whole message"));
     };
     let host = first.host.as_deref().unwrap_or_default();
     let port = first.port.as_deref().unwrap_or("27017");
@@ -238,7 +266,7 @@ fn refused(evidence: &[Evidence], _: &Context) -> Finding {
         )
         .fix(remedy::is_it_running(port))
         .fix(remedy::LISTEN_ON_THE_NETWORK)
-        .fix(remedy::doctor_which("tries every address"))
+        .fix(remedy::doctor_which!("tries every address"))
 }
 
 fn connect_timed_out(evidence: &[Evidence], _: &Context) -> Finding {
@@ -254,7 +282,7 @@ fn connect_timed_out(evidence: &[Evidence], _: &Context) -> Finding {
         Some(Evidence { host: Some(host), port, .. }) => {
             remedy::try_by_hand(host, port.as_deref().unwrap_or("27017"))
         }
-        _ => remedy::doctor_which("tells which address is silent"),
+        _ => remedy::doctor_which!("tells which address is silent").to_owned(),
     })
     .fix(remedy::ALLOW_THIS_MACHINE)
 }
@@ -270,23 +298,9 @@ fn no_route(evidence: &[Evidence], _: &Context) -> Finding {
     )
     .fix(match evidence.iter().find_map(|evidence| evidence.host.clone()) {
         Some(host) => remedy::way_to(&host),
-        None => remedy::doctor_which("names the address"),
+        None => remedy::doctor_which!("names the address").to_owned(),
     })
     .fix("connect the VPN or tunnel first, then try again")
-}
-
-fn connection_closed(evidence: &[Evidence], _: &Context) -> Finding {
-    Finding::problem(
-        "connection_closed",
-        format!("{} accepted the connection and then closed it", servers_or(evidence, "a server")),
-    )
-    .because(
-        "a server that wants TLS closes plain connections without a word, and so do proxies, \
-         access lists and servers that restart or ran out of connections",
-    )
-    .fix("if the server requires TLS, add tls=true to the connection string")
-    .fix(remedy::doctor_which("tries plain and TLS and tells which one is answered"))
-    .fix("if it happens after idling: set maxIdleTimeMS below the limit of the proxy or firewall")
 }
 
 fn socket_path_missing(evidence: &[Evidence], _: &Context) -> Finding {
@@ -297,23 +311,4 @@ fn socket_path_missing(evidence: &[Evidence], _: &Context) -> Finding {
                   socket folder",
         )
         .fix("ls -l /tmp/mongodb-*.sock; systemctl status mongod")
-}
-
-fn http_on_driver_port(_: &[Evidence], _: &Context) -> Finding {
-    Finding::note("http_on_driver_port", "a browser or an HTTP client asked the driver's port")
-        .because("the server runs and can be reached; it speaks the wire protocol, not HTTP")
-        .fix("use a driver or mongosh with mongodb:// instead of http://")
-}
-
-fn access_list(_: &[Evidence], _: &Context) -> Finding {
-    Finding::problem("access_list", "no server of the Atlas cluster could be reached")
-        .because(
-            "Atlas drops connections from addresses that are not on the project's IP access \
-                  list; the driver guesses this, it does not know",
-        )
-        .fix(
-            "add the address that this prints under Network Access in Atlas: curl -s \
-              https://api.ipify.org",
-        )
-        .fix(remedy::doctor_which("tells whether it is DNS, the port or TLS"))
 }

@@ -7,7 +7,7 @@ use regex_lite::Regex;
 
 use super::servers::compiled;
 use super::{Context, MAX_MATCHES};
-use crate::finding::Finding;
+use crate::finding::{Finding, Severity};
 use crate::words::listed;
 
 /// The groups of a pattern besides `host` and `port` that rules may use.
@@ -35,20 +35,47 @@ pub(super) struct Rule {
     pub(super) patterns: &'static [&'static str],
     /// Which matches count; the patterns alone cannot always tell.
     pub(super) accepts: fn(&Evidence) -> bool,
-    pub(super) explain: Explain,
+    explain: Explain,
 }
 
 /// The finding for all matches of a rule together.
-type Explain = fn(&[Evidence], &Context) -> Finding;
+enum Explain {
+    /// Words. `{a server}` and `{the server}` stand for the servers that are known, `{at}` for the same in
+    /// parentheses.
+    Plain(Severity, &'static str, &'static str, &'static [&'static str]),
+    /// Words that depend on more.
+    Computed(fn(&[Evidence], &Context) -> Finding),
+}
 
 impl Rule {
     /// A cause, of which every match counts.
     pub(super) const fn cause(
         code: &'static str,
         patterns: &'static [&'static str],
-        explain: Explain,
+        explain: fn(&[Evidence], &Context) -> Finding,
     ) -> Self {
+        let explain = Explain::Computed(explain);
         Self { code, rank: Rank::Cause, patterns, accepts: |_| true, explain }
+    }
+
+    /// The same for a problem whose words are always these: what is seen, why, and what to do.
+    pub(super) const fn plain(
+        code: &'static str,
+        patterns: &'static [&'static str],
+        seen: &'static str,
+        why: &'static str,
+        fixes: &'static [&'static str],
+    ) -> Self {
+        let explain = Explain::Plain(Severity::Problem, seen, why, fixes);
+        Self { code, rank: Rank::Cause, patterns, accepts: |_| true, explain }
+    }
+
+    /// The same rule, whose finding is a note.
+    pub(super) const fn noted(mut self) -> Self {
+        if let Explain::Plain(severity, ..) = &mut self.explain {
+            *severity = Severity::Note;
+        }
+        self
     }
 
     /// The same rule at another rank.
@@ -61,6 +88,19 @@ impl Rule {
     pub(super) const fn only(mut self, accepts: fn(&Evidence) -> bool) -> Self {
         self.accepts = accepts;
         self
+    }
+
+    /// The finding for these matches.
+    pub(super) fn explain(&self, evidence: &[Evidence], context: &Context) -> Finding {
+        let (severity, seen, why, fixes) = match &self.explain {
+            Explain::Plain(severity, seen, why, fixes) => (*severity, *seen, *why, *fixes),
+            Explain::Computed(explain) => return explain(evidence, context),
+        };
+        let seen = ["a server", "the server"].into_iter().fold(seen.to_owned(), |seen, unknown| {
+            seen.replace(&format!("{{{unknown}}}"), &servers_or(evidence, unknown))
+        });
+        let finding = Finding::new(self.code, severity, seen.replace("{at}", &at(evidence)));
+        fixes.iter().fold(finding.because(why), |finding, fix| finding.fix(*fix))
     }
 }
 
@@ -153,6 +193,14 @@ pub(super) fn servers_or(evidence: &[Evidence], unknown: &str) -> String {
     match servers_of(evidence) {
         servers if servers.is_empty() => unknown.to_owned(),
         servers => listed(servers),
+    }
+}
+
+/// The same in parentheses, or nothing.
+pub(super) fn at(evidence: &[Evidence]) -> String {
+    match servers_of(evidence) {
+        servers if servers.is_empty() => String::new(),
+        servers => format!(" ({})", listed(servers)),
     }
 }
 

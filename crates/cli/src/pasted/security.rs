@@ -1,13 +1,13 @@
 //! Rules about TLS and authentication. Their faults often look like timeouts.
 
 use super::Context;
-use super::rules::{Evidence, Rank, Rule, servers_of, word_of};
+use super::rules::{Evidence, Rank, Rule, at, servers_of, word_of};
 use crate::finding::Finding;
 use crate::remedy;
-use crate::words::{Foreign, listed};
+use crate::words::Foreign;
 
 pub(super) const RULES: &[Rule] = &[
-    Rule::cause(
+    Rule::plain(
         "tls_against_plain",
         &[
             r"(?i)wrong[ _]version[ _]number",
@@ -18,16 +18,26 @@ pub(super) const RULES: &[Rule] = &[
             r"SSL handshake received but server is started without SSL support",
             r"SSL enabled, but the server is not accepting SSL connections",
         ],
-        tls_against_plain,
+        "the client speaks TLS, the server answers in plain text{at}",
+        "the first bytes of the answer are no TLS record: the server was started without TLS, or \
+         another program listens on that port",
+        &[
+            remedy::SPEAK_PLAIN,
+            remedy::SERVE_TLS,
+        ],
     ),
-    Rule::cause(
+    Rule::plain(
         "tls_required",
         &[
             r"server is configured to only allow SSL connections",
             r"(?i)server requires (?:TLS|SSL)",
             r"this server speaks TLS only",
         ],
-        tls_required,
+        "the server takes TLS only{at}",
+        "plain connections are closed, which drivers report as a timeout or a closed connection",
+        &[
+            remedy::SPEAK_TLS,
+        ],
     ),
     Rule::cause(
         "certificate_expired",
@@ -52,7 +62,7 @@ pub(super) const RULES: &[Rule] = &[
         ],
         certificate_name,
     ),
-    Rule::cause(
+    Rule::plain(
         "certificate_untrusted",
         &[
             r"unable to verify the first certificate|UNABLE_TO_VERIFY_LEAF_SIGNATURE",
@@ -63,9 +73,16 @@ pub(super) const RULES: &[Rule] = &[
             r"UnknownIssuer",
             r"SSL routines::certificate verify failed",
         ],
-        certificate_untrusted,
+        "the server's certificate comes from an authority that is not trusted here{at}",
+        "it is self-signed or signed by an authority of your own, or the server does not send \
+         the intermediate certificates",
+        &[
+            remedy::TRUST_AUTHORITY,
+            "let the server send the whole chain: put the intermediate certificates into its \
+             certificateKeyFile",
+        ],
     ),
-    Rule::cause(
+    Rule::plain(
         "tls_handshake",
         &[
             r"(?:SSL|TLS) handshake failed: (?P<host>[\w.-]+):(?P<port>\d+)",
@@ -74,7 +91,12 @@ pub(super) const RULES: &[Rule] = &[
             r"(?:SSL|TLS) handshake failed|SSLHandshakeException|SSL connection failed for",
             r"remote party has closed the transport stream",
         ],
-        tls_handshake,
+        "a TLS handshake failed{at}",
+        "the text does not say why: a certificate, a protocol version, or no TLS at all",
+        &[
+            remedy::doctor_which!("tries plain and TLS and tells which one is answered"),
+            "paste the whole message with its causes",
+        ],
     )
     .ranked(Rank::Symptom),
     Rule::cause(
@@ -101,42 +123,6 @@ pub(super) const RULES: &[Rule] = &[
         not_authorized,
     ),
 ];
-
-fn at(evidence: &[Evidence]) -> String {
-    match servers_of(evidence) {
-        servers if servers.is_empty() => String::new(),
-        servers => format!(" ({})", listed(servers)),
-    }
-}
-
-fn tls_against_plain(evidence: &[Evidence], _: &Context) -> Finding {
-    Finding::problem(
-        "tls_against_plain",
-        format!("the client speaks TLS, the server answers in plain text{}", at(evidence)),
-    )
-    .because(
-        "the first bytes of the answer are no TLS record: the server was started without \
-              TLS, or another program listens on that port",
-    )
-    .fix(remedy::SPEAK_PLAIN)
-    .fix(remedy::SERVE_TLS)
-}
-
-fn tls_handshake(evidence: &[Evidence], _: &Context) -> Finding {
-    Finding::problem("tls_handshake", format!("a TLS handshake failed{}", at(evidence)))
-        .because("the text does not say why: a certificate, a protocol version, or no TLS at all")
-        .fix(remedy::doctor_which("tries plain and TLS and tells which one is answered"))
-        .fix("paste the whole message with its causes")
-}
-
-fn tls_required(evidence: &[Evidence], _: &Context) -> Finding {
-    Finding::problem("tls_required", format!("the server takes TLS only{}", at(evidence)))
-        .because(
-            "plain connections are closed, which drivers report as a timeout or a closed \
-                  connection",
-        )
-        .fix(remedy::SPEAK_TLS)
-}
 
 fn certificate_expired(evidence: &[Evidence], _: &Context) -> Finding {
     let host = servers_of(evidence).into_iter().next();
@@ -177,25 +163,6 @@ fn certificate_name(evidence: &[Evidence], _: &Context) -> Finding {
             "to see whether this is all: tlsAllowInvalidHostnames=true (gives up protection, not \
               for production)",
         )
-}
-
-fn certificate_untrusted(evidence: &[Evidence], _: &Context) -> Finding {
-    Finding::problem(
-        "certificate_untrusted",
-        format!(
-            "the server's certificate comes from an authority that is not trusted here{}",
-            at(evidence)
-        ),
-    )
-    .because(
-        "it is self-signed or signed by an authority of your own, or the server does not \
-              send the intermediate certificates",
-    )
-    .fix(remedy::TRUST_AUTHORITY)
-    .fix(
-        "let the server send the whole chain: put the intermediate certificates into its \
-          certificateKeyFile",
-    )
 }
 
 fn authentication_failed(evidence: &[Evidence], context: &Context) -> Finding {

@@ -56,13 +56,19 @@ pub(super) const RULES: &[Rule] = &[
         ],
         no_replication,
     ),
-    Rule::cause(
+    Rule::plain(
         "configuration_quorum",
         &[
             r"[Qq]uorum check failed because not (?:enough voting nodes|all proposed set members) responded[^:;]*[;:] ?(?:required (?P<needed>\d+) )?[^:]*?(?P<host>[\w.-]+):(?P<port>\d+)",
             r"[Qq]uorum check failed",
         ],
-        configuration_quorum,
+        "the members do not all reach each other ({the server})",
+        "rs.initiate and rs.reconfig ask the members first: a majority (for initiate, all) must \
+         answer under the names in the configuration",
+        &[
+            "from each member: mongosh --host OTHER_MEMBER:27017 --eval 'db.hello().ok'",
+            "correct names, firewall, bindIp or the key file, then repeat the command",
+        ],
     ),
     Rule::cause(
         "not_primary",
@@ -80,22 +86,38 @@ pub(super) const RULES: &[Rule] = &[
         ],
         recovering,
     ),
-    Rule::cause(
+    Rule::plain(
         "stepped_down",
         &[
             r"PrimarySteppedDown|InterruptedDueToReplStateChange|InterruptedAtShutdown|ShutdownInProgress",
             r"primary marked stale due to",
         ],
-        stepped_down,
+        "{the server} gave up or lost its place as primary during the operation",
+        "an election takes until the others notice (at most electionTimeoutMillis, 10 s) and \
+         vote; operations in between fail unless they are retried",
+        &[
+            "retry: retryWrites=true and retryReads=true in the connection string (both are \
+             defaults)",
+            "raise serverSelectionTimeoutMS above the election timeout if it was lowered",
+            "if it happens often: rs.status() and the server's log tell who called the election",
+        ],
     ),
-    Rule::cause(
+    Rule::plain(
         "write_concern_unsatisfied",
         &[
             r"waiting for replication timed out|WriteConcernFailed|WriteConcernTimeout",
             r"w: \d+ asks for more members than the \d+ that hold data",
             r"Not enough data-bearing nodes|UnsatisfiableWriteConcern|CannotSatisfyWriteConcern",
         ],
-        write_concern_unsatisfied,
+        "a write was done, but not on as many members as it asked for",
+        "w: \"majority\" counts members that hold data: with a primary, a secondary and an \
+         arbiter, one lost data member makes it impossible; lag makes it slow",
+        &[
+            "mongosh URI --eval 'rs.printSecondaryReplicationInfo(); rs.status().members.map(m \
+             => [m.name, m.stateStr])'",
+            "start the missing data member, or replace the arbiter by one that holds data",
+            "give it more time: wtimeoutMS in the connection string, or timeoutMS",
+        ],
     ),
     Rule::cause(
         "read_preference_unsatisfied",
@@ -113,24 +135,45 @@ pub(super) const RULES: &[Rule] = &[
             .word("detail")
             .is_some_and(|mode| mode.to_ascii_lowercase().starts_with("primary"))
     }),
-    Rule::cause(
+    Rule::plain(
         "too_stale",
         &[r"RS102|too stale to catch up|OplogStartMissing|CappedPositionLost|We are too stale"],
-        too_stale,
+        "{the server} fell off the oplog: what it needs next is no longer kept",
+        "it was away or lagging longer than the oplog of every sync source reaches back, so it \
+         can only start over",
+        &[
+            "sync it anew: stop it, empty its data directory, start it",
+            "keep more history on every member: db.adminCommand({replSetResizeOplog: 1, size: \
+             MEGABYTES})",
+            "see the window: mongosh URI --eval 'rs.printReplicationInfo()'",
+        ],
     ),
-    Rule::cause(
+    Rule::plain(
         "rolled_back",
         &[
             r"(?i)unrecoverable rollback|UnrecoverableRollbackError|rollback (?:is )?too long|rolled back \d+|rollback files? (?:written|created)|transition to ROLLBACK",
         ],
-        rolled_back,
+        "{the server} took back writes that a majority never had",
+        "writes acknowledged with w: 1 may vanish when their primary is lost before they are \
+         replicated",
+        &[
+            "find them in the folder rollback of its data directory: bsondump \
+             rollback/DATABASE.COLLECTION/*.bson",
+            "write with w: \"majority\" (w=majority in the connection string)",
+        ],
     ),
-    Rule::cause(
+    Rule::plain(
         "initial_sync_failed",
         &[r"(?i)initial sync (?:attempt )?failed|InitialSyncFailure|InitialSyncOplogSourceMissing"],
-        initial_sync_failed,
+        "{the server} could not copy the data of its sync source",
+        "the source went away, the disk is full, or the oplog rolled over during the copy",
+        &[
+            "see the reason: mongosh URI --eval 'db.adminCommand({replSetGetStatus: 1, \
+             initialSync: 1}).initialSyncStatus'",
+            "enlarge the oplog of the source, free disk space, then restart the member",
+        ],
     ),
-    Rule::cause(
+    Rule::plain(
         "no_primary",
         &[
             r"No writable server available",
@@ -139,7 +182,13 @@ pub(super) const RULES: &[Rule] = &[
             r"ReplicaSetNoPrimary",
             r"WritableServerSelector",
         ],
-        no_primary,
+        "the client knows no primary, and the text does not say why",
+        "either no majority of the members can see each other, or the primary is not reachable \
+         from here",
+        &[
+            remedy::doctor_which!("asks every member who the primary is"),
+            "paste the whole message with the description of each server",
+        ],
     )
     .ranked(Rank::Symptom),
 ];
@@ -255,19 +304,6 @@ fn no_replication(_: &[Evidence], _: &Context) -> Finding {
         .fix("if only retryable writes are refused: retryWrites=false in the connection string")
 }
 
-fn configuration_quorum(evidence: &[Evidence], _: &Context) -> Finding {
-    Finding::problem(
-        "configuration_quorum",
-        format!("the members do not all reach each other ({})", servers_or(evidence, "the server")),
-    )
-    .because(
-        "rs.initiate and rs.reconfig ask the members first: a majority (for initiate, all) \
-              must answer under the names in the configuration",
-    )
-    .fix("from each member: mongosh --host OTHER_MEMBER:27017 --eval 'db.hello().ok'")
-    .fix("correct names, firewall, bindIp or the key file, then repeat the command")
-}
-
 fn not_primary(evidence: &[Evidence], context: &Context) -> Finding {
     let direct = context.topology.as_deref() == Some("Single")
         || context.uri.as_ref().is_some_and(|uri| uri.options().direct_connection == Some(true));
@@ -308,43 +344,6 @@ fn recovering(evidence: &[Evidence], _: &Context) -> Finding {
     .fix("wait, or read from others: readPreference=nearest")
 }
 
-fn stepped_down(evidence: &[Evidence], _: &Context) -> Finding {
-    Finding::problem(
-        "stepped_down",
-        format!(
-            "{} gave up or lost its place as primary during the operation",
-            servers_or(evidence, "the server"),
-        ),
-    )
-    .because(
-        "an election takes until the others notice (at most electionTimeoutMillis, 10 s) \
-                  and vote; operations in between fail unless they are retried",
-    )
-    .fix(
-        "retry: retryWrites=true and retryReads=true in the connection string (both are \
-              defaults)",
-    )
-    .fix("raise serverSelectionTimeoutMS above the election timeout if it was lowered")
-    .fix("if it happens often: rs.status() and the server's log tell who called the election")
-}
-
-fn write_concern_unsatisfied(_: &[Evidence], _: &Context) -> Finding {
-    Finding::problem(
-        "write_concern_unsatisfied",
-        "a write was done, but not on as many members as it asked for",
-    )
-    .because(
-        "w: \"majority\" counts members that hold data: with a primary, a secondary and \
-                  an arbiter, one lost data member makes it impossible; lag makes it slow",
-    )
-    .fix(
-        "mongosh URI --eval 'rs.printSecondaryReplicationInfo(); rs.status().members.map(m => \
-              [m.name, m.stateStr])'",
-    )
-    .fix("start the missing data member, or replace the arbiter by one that holds data")
-    .fix("give it more time: wtimeoutMS in the connection string, or timeoutMS")
-}
-
 fn read_preference_unsatisfied(evidence: &[Evidence], _: &Context) -> Finding {
     let wish = word_of(evidence, "detail").map(|wish| format!(" ({})", Foreign(wish)));
     Finding::problem(
@@ -354,70 +353,5 @@ fn read_preference_unsatisfied(evidence: &[Evidence], _: &Context) -> Finding {
     .because("the members that answer have another role, other tags, or are too stale")
     .fix("accept the primary too: readPreference=secondaryPreferred")
     .fix("compare the tags: mongosh URI --eval 'rs.conf().members.map(m => [m.host, m.tags])'")
-    .fix(remedy::doctor_which("checks the read preference of the connection string"))
-}
-
-fn too_stale(evidence: &[Evidence], _: &Context) -> Finding {
-    Finding::problem(
-        "too_stale",
-        format!(
-            "{} fell off the oplog: what it needs next is no longer kept",
-            servers_or(evidence, "the server"),
-        ),
-    )
-    .because(
-        "it was away or lagging longer than the oplog of every sync source reaches back, \
-                  so it can only start over",
-    )
-    .fix("sync it anew: stop it, empty its data directory, start it")
-    .fix(
-        "keep more history on every member: db.adminCommand({replSetResizeOplog: 1, size: \
-              MEGABYTES})",
-    )
-    .fix("see the window: mongosh URI --eval 'rs.printReplicationInfo()'")
-}
-
-fn rolled_back(evidence: &[Evidence], _: &Context) -> Finding {
-    Finding::problem(
-        "rolled_back",
-        format!(
-            "{} took back writes that a majority never had",
-            servers_or(evidence, "the server"),
-        ),
-    )
-    .because(
-        "writes acknowledged with w: 1 may vanish when their primary is lost before they \
-                  are replicated",
-    )
-    .fix(
-        "find them in the folder rollback of its data directory: bsondump \
-              rollback/DATABASE.COLLECTION/*.bson",
-    )
-    .fix("write with w: \"majority\" (w=majority in the connection string)")
-}
-
-fn initial_sync_failed(evidence: &[Evidence], _: &Context) -> Finding {
-    Finding::problem(
-        "initial_sync_failed",
-        format!(
-            "{} could not copy the data of its sync source",
-            servers_or(evidence, "the server"),
-        ),
-    )
-    .because("the source went away, the disk is full, or the oplog rolled over during the copy")
-    .fix(
-        "see the reason: mongosh URI --eval 'db.adminCommand({replSetGetStatus: 1, initialSync: \
-              1}).initialSyncStatus'",
-    )
-    .fix("enlarge the oplog of the source, free disk space, then restart the member")
-}
-
-fn no_primary(_: &[Evidence], _: &Context) -> Finding {
-    Finding::problem("no_primary", "the client knows no primary, and the text does not say why")
-        .because(
-            "either no majority of the members can see each other, or the primary is not \
-                  reachable from here",
-        )
-        .fix(remedy::doctor_which("asks every member who the primary is"))
-        .fix("paste the whole message with the description of each server")
+    .fix(remedy::doctor_which!("checks the read preference of the connection string"))
 }

@@ -72,7 +72,7 @@ fn never_checked(servers: &[&DescribedServer]) -> Finding {
          answers, or the monitor never ran: the runtime was blocked, shut down or forked, or the \
          timeout is shorter than one connection takes",
     )
-    .fix(remedy::doctor_which("tells whether the server answers, plain or with TLS"))
+    .fix(remedy::doctor_which!("tells whether the server answers, plain or with TLS"))
     .fix("keep the runtime that made the client alive, and do not block its threads")
     .fix("make the client after forking, not before")
     .fix("raise serverSelectionTimeoutMS if it is below a second or two")
@@ -182,6 +182,6 @@ fn primary_known(context: &Context, cause_found: bool) -> Option<Finding> {
             "readPreference=secondaryPreferred, or correct readPreferenceTags and \
               maxStalenessSeconds",
         )
-        .fix(remedy::doctor_which("tells what each member lacks")),
+        .fix(remedy::doctor_which!("tells what each member lacks")),
     )
 }
