@@ -11,7 +11,6 @@ use crate::process;
 /// How many drills of each kind are made by default.
 pub(crate) const DEFAULT_EACH: u64 = 30;
 
-/// The faults.
 const FAULTS: [&str; 4] = ["--kill", "--step-down", "--partition", "--pause"];
 
 /// Builds the program and drills a set of its own.

@@ -72,7 +72,6 @@ impl Topology {
         }
     }
 
-    /// The one of this name.
     pub(crate) fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|topology| topology.name() == name)
     }

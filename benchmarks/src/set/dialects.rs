@@ -6,7 +6,6 @@ use bson::spec::BinarySubtype;
 use bson::{Binary, Document, RawDocument, RawDocumentBuf, doc};
 use quorate_wire::{MsgFlags, MsgWriter, RequestId};
 
-/// Bytes of a record.
 pub const RECORD_BYTES: usize = 200;
 
 /// The language of a contestant.

@@ -60,7 +60,6 @@ impl Process {
         kill_process(Pid::from_raw(self.child.id() as i32).unwrap(), signal).unwrap();
     }
 
-    /// Processor time so far.
     pub fn processor_time(&self) -> Duration {
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.child.id())).unwrap();
         let after_name = stat.rsplit_once(')').unwrap().1;

@@ -14,7 +14,6 @@ pub(crate) struct Place {
     pub(crate) number: Option<Bson>,
 }
 
-/// One operation.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Operation<'a> {
     pub(crate) kind: &'a str,

@@ -76,7 +76,6 @@ config, are left out. Without --oplog, each collection is as it was while it was
 A dump into a directory that was killed may be run again: it keeps the collections that were whole.";
 }
 
-/// Dumps.
 pub(crate) fn run(arguments: &DumpArguments, screen: &mut Screen) -> Result<Outcome, Failure> {
     let uri = connect::parse(&arguments.uri)?;
     let selection = Selection::parse(&arguments.only)?;

@@ -83,7 +83,6 @@ Examples:
 A file is complete or not there. quorate dump keeps indexes and options too.";
 }
 
-/// Exports.
 pub(crate) fn run(arguments: &ExportArguments, screen: &mut Screen) -> Result<Outcome, Failure> {
     let uri = connect::parse(&arguments.uri)?;
     let place = collection_name(&arguments.collection)?;

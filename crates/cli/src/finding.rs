@@ -64,17 +64,14 @@ pub(crate) struct Finding {
 }
 
 impl Finding {
-    /// A problem.
     pub(crate) fn problem(code: &'static str, seen: impl Into<String>) -> Self {
         Self::new(code, Severity::Problem, seen)
     }
 
-    /// A warning.
     pub(crate) fn warning(code: &'static str, seen: impl Into<String>) -> Self {
         Self::new(code, Severity::Warning, seen)
     }
 
-    /// A note.
     pub(crate) fn note(code: &'static str, seen: impl Into<String>) -> Self {
         Self::new(code, Severity::Note, seen)
     }

@@ -62,7 +62,6 @@ extended JSON. May be run again where documents have an _id: those that are ther
 are passed over, others of the same _id are left alone, and then it ends in code 1.";
 }
 
-/// Imports.
 pub(crate) fn run(arguments: &ImportArguments, screen: &mut Screen) -> Result<Outcome, Failure> {
     let uri = connect::parse(&arguments.uri)?;
     let place = collection_name(&arguments.collection)?;

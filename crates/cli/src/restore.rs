@@ -108,7 +108,6 @@ pub(crate) fn moment(text: &str) -> Result<Timestamp, String> {
     Ok(Timestamp { time: read(seconds)?, increment: read(number)? })
 }
 
-/// Restores.
 pub(crate) fn run(arguments: &RestoreArguments, screen: &mut Screen) -> Result<Outcome, Failure> {
     let origin = arguments.origin()?;
     let uri = connect::parse(arguments.uri())?;

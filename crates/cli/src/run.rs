@@ -33,7 +33,6 @@ pub(crate) fn run(arguments: &RunArguments, screen: &mut Screen) -> Result<Outco
     Ok(Outcome::Fine)
 }
 
-/// The text as a command.
 fn command(text: &str) -> Result<RawDocumentBuf, Failure> {
     let misuse = |what: String| {
         Failure::Misuse(format!("{what}; write a document such as '{{ping: 1}}', in single quotes"))

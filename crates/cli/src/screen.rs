@@ -13,11 +13,8 @@ use serde_json::{Map, Value};
 
 use crate::clock;
 
-/// The style of problems.
 pub(crate) const PROBLEM: Style = AnsiColor::Red.on_default().bold();
-/// The style of warnings.
 pub(crate) const WARNING: Style = AnsiColor::Yellow.on_default().bold();
-/// The style of notes.
 pub(crate) const NOTE: Style = AnsiColor::Cyan.on_default();
 /// The style of good news.
 pub(crate) const FINE: Style = AnsiColor::Green.on_default();

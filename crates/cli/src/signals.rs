@@ -44,7 +44,6 @@ impl Endings {
         Ok(Self { interrupt, terminate: listen(SignalKind::terminate())? })
     }
 
-    /// The next one.
     pub(crate) async fn next(&mut self) -> rustix::process::Signal {
         tokio::select! {
             _ = self.interrupt.recv() => rustix::process::Signal::INT,

@@ -65,30 +65,20 @@ pub(crate) enum Input {
     Pools(Vec<(ServerAddress, PoolCounts)>),
     /// A member was asked for its own hello.
     Hello {
-        /// Who.
         member: ServerAddress,
         /// Its reply and the round trip, or the reason why there is none.
         outcome: Result<(Arc<HelloReply>, Duration), String>,
     },
     /// A member answered another question.
     Told {
-        /// Who.
         member: ServerAddress,
         /// What it said.
         told: Told,
     },
     /// A process that we started, or what became of it.
-    Process {
-        /// Who.
-        member: ServerAddress,
-        /// Its process.
-        pid: u32,
-        /// What it does.
-        process: Process,
-    },
+    Process { member: ServerAddress, pid: u32, process: Process },
     /// A user acted on the set, here.
     Done {
-        /// The server.
         member: ServerAddress,
         /// What, in words.
         text: String,

@@ -50,7 +50,6 @@ pub(crate) struct Page {
 }
 
 impl Page {
-    /// Where it is.
     pub(crate) fn url(&self) -> &str {
         &self.url
     }

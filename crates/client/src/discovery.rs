@@ -77,7 +77,6 @@ pub(crate) struct ServerHandle {
 }
 
 impl ServerHandle {
-    /// Its pool.
     pub(crate) fn pool(&self) -> &Pool<ServerEstablisher> {
         &self.pool
     }
@@ -460,7 +459,6 @@ impl Discovery {
         self.revision.send_modify(|revision| *revision += 1);
     }
 
-    /// Whether it was closed.
     pub(crate) fn is_closed(&self) -> bool {
         self.lock().alive.is_none()
     }

@@ -14,7 +14,6 @@ use crate::pool::{ConnectionId, Establish, Established, PoolGeneration, Pooled};
 /// A pooled connection and what its handshake told.
 #[derive(Debug)]
 pub(crate) struct ServerConnection {
-    /// The connection.
     pub(crate) connection: Connection<Stream>,
     /// What it is good for.
     pub(crate) facts: Arc<ConnectionFacts>,

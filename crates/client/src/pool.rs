@@ -126,7 +126,6 @@ struct Shared<E: Establish> {
 
 struct Inner<E: Establish> {
     machine: PoolMachine,
-    /// Connections that are established.
     established: HashMap<ConnectionId, Place<E::Connection>, BuildHasherDefault<IdHasher>>,
     establishing: HashMap<ConnectionId, AbortHandle>,
     /// Why the establishment that just ended failed, until its caller is refused in the same call.

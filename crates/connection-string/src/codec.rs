@@ -114,7 +114,6 @@ pub(crate) const COUNT_LIMIT: Codec<Limit<NonZeroU32>> = Codec {
     write: |value| value.bound().map_or(0, NonZeroU32::get).to_string(),
 };
 
-/// A port.
 pub(crate) const PORT: Codec<NonZeroU16> = Codec {
     read: |text, _| {
         let port = integer_32(text).and_then(|value| u16::try_from(value).ok());

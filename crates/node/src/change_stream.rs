@@ -415,7 +415,6 @@ fn needs_images(options: &Options) -> bool {
         || options.before_change != FullDocumentBeforeChange::default()
 }
 
-/// The time of an entry.
 fn time_of(entry: &Document) -> Option<u64> {
     entry.get_timestamp("ts").ok().map(|time| timestamp_from(time).as_u64())
 }

@@ -199,7 +199,6 @@ impl CommandFacts {
         self
     }
 
-    /// Its own fields.
     pub(crate) const fn fields(mut self, fields: &'static [&'static str]) -> Self {
         self.fields = KnownFields::Only(fields);
         self

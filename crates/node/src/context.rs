@@ -305,7 +305,6 @@ impl Command {
         self.body.database()
     }
 
-    /// Takes a document sequence out.
     pub(crate) fn take_sequence(&mut self, name: &str) -> Option<Vec<DocumentBytes>> {
         let place = self.sequences.iter().position(|(known, _)| known == name)?;
         Some(self.sequences.swap_remove(place).1)

@@ -127,7 +127,6 @@ impl Request<'_> {
         }
     }
 
-    /// The collection of this name.
     pub(crate) fn collection_named(&self, name: Option<&Bson>) -> Result<Namespace, CommandError> {
         match name {
             Some(Bson::String(collection)) => Namespace::new(&self.database, collection),

@@ -54,7 +54,6 @@ pub(crate) struct HelloReplies(Mutex<[Option<Arc<Encoded>>; Form::COUNT]>);
 struct Encoded {
     told: Told,
     bytes: Vec<u8>,
-    /// Where the time is.
     time_at: usize,
     /// Where the number of the connection is.
     connection_at: usize,

@@ -83,7 +83,6 @@ impl KeySet {
         self.iter().filter(|key| !other.contains(key))
     }
 
-    /// The first one.
     pub(crate) fn first(&self) -> Option<&Vec<u8>> {
         self.iter().next()
     }

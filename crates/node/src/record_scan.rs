@@ -170,7 +170,6 @@ impl<E: Examiner> RecordScan<E> {
         })
     }
 
-    /// The next item.
     pub(crate) fn next(&mut self) -> Result<Option<E::Item>, CommandError> {
         loop {
             if let Some(item) = self.items.next() {

@@ -24,7 +24,6 @@ pub const MAX_SESSIONS: usize = 100_000;
 pub(crate) const SESSION_TIMEOUT: Duration =
     Duration::from_secs(SESSION_TIMEOUT_MINUTES as u64 * 60);
 
-/// Bytes of a UUID.
 pub(crate) const UUID_BYTES: usize = 16;
 
 /// Bytes of `{id: <UUID>}`: its length, the type, name, length and subtype of the field, the UUID and the end.

@@ -109,7 +109,6 @@ pub(crate) fn check_document_bytes(bytes: &[u8], depth: Depth) -> Result<(), Com
     Ok(())
 }
 
-/// Checks the bytes of one value.
 pub(crate) fn check_value_bytes(
     kind: ElementType,
     bytes: &[u8],

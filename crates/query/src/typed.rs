@@ -25,7 +25,6 @@ pub(crate) trait Typed {
         fail!(code.into(), "{wanted} {}", self.type_name())
     }
 
-    /// The array.
     fn array(
         &self,
         code: impl Into<ErrorCode>,
@@ -37,7 +36,6 @@ pub(crate) trait Typed {
         }
     }
 
-    /// The document.
     fn document(
         &self,
         code: impl Into<ErrorCode>,
@@ -49,7 +47,6 @@ pub(crate) trait Typed {
         }
     }
 
-    /// The string.
     fn string(&self, code: impl Into<ErrorCode>, wanted: impl Display) -> Result<&str, QueryError> {
         match self.found() {
             Some(Bson::String(text)) => Ok(text),
@@ -57,7 +54,6 @@ pub(crate) trait Typed {
         }
     }
 
-    /// The boolean.
     fn boolean(
         &self,
         code: impl Into<ErrorCode>,

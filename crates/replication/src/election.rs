@@ -77,7 +77,6 @@ pub(crate) enum Refusal {
         /// The voter's.
         expected: String,
     },
-    /// An older term.
     #[error("the candidate's {found:?} is behind mine ({expected:?})")]
     OldTerm {
         /// The candidate's.
@@ -106,12 +105,7 @@ pub(crate) enum Refusal {
     MemoryLost,
     /// The vote of this term is given.
     #[error("already voted for {candidate} in {term:?}")]
-    AlreadyVoted {
-        /// In which term.
-        term: Term,
-        /// The candidate of that vote.
-        candidate: MemberId,
-    },
+    AlreadyVoted { term: Term, candidate: MemberId },
     /// Votes given earlier are not on disk yet.
     #[error("my disk is too far behind to store a vote")]
     DiskBehind,
@@ -283,7 +277,6 @@ impl Tally {
         self.vetoes.iter().next().map(|(id, veto)| (*id, *veto))
     }
 
-    /// Whether this member said yes.
     pub(crate) fn said_yes(&self, id: MemberId) -> bool {
         self.yes.contains(&id)
     }

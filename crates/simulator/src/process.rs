@@ -157,7 +157,6 @@ pub(crate) struct Process {
     pub(crate) asked_votes: BTreeMap<RequestToken, LastVote>,
     /// The streams that it reads, by number.
     pub(crate) reading: BTreeMap<u64, Reading>,
-    /// The streams that it serves.
     pub(crate) serving: BTreeMap<StreamId, Serving>,
     pub(crate) copy: Option<CopyStep>,
     pub(crate) searching: Option<Searching>,

@@ -198,7 +198,6 @@ fn append(key: i64, value: i64) -> Document {
     }] }
 }
 
-/// The session of a client.
 fn session(client: usize) -> Document {
     let mut bytes = vec![7; 16];
     (bytes[0], bytes[1]) = (client as u8, 4);

@@ -196,7 +196,6 @@ impl<'a> Field<'a> {
         self.typed("an array", RawBsonRef::as_array)
     }
 
-    /// The bytes of an array.
     pub(crate) fn array_bytes(&self) -> Result<Option<&'a [u8]>, FieldError> {
         Ok(self.raw_array()?.map(RawArray::as_bytes))
     }

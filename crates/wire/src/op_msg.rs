@@ -259,7 +259,6 @@ fn verify_checksum(
     if sent == computed { Ok(()) } else { Err(DecodeError::ChecksumMismatch { sent, computed }) }
 }
 
-/// The first key of a document.
 pub(crate) fn first_key(document: &RawDocument) -> Option<&str> {
     document.iter_elements().next()?.ok().map(|element| element.key().as_str())
 }

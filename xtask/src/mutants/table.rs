@@ -45,7 +45,6 @@ pub(crate) struct Check {
 }
 
 impl Mutant {
-    /// Its changes to a file.
     fn changes_to<'m>(&'m self, file: &str) -> impl Iterator<Item = &'m Change> {
         self.changes.iter().filter(move |change| change.file == file)
     }

@@ -41,7 +41,6 @@ pub(super) struct Login {
     pub(super) authenticated: Option<Result<String, String>>,
     /// The server's report about its set, if the login succeeded.
     pub(super) inside: Option<Inside>,
-    /// The findings.
     pub(super) findings: Vec<Finding>,
 }
 

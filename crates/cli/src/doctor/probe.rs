@@ -27,7 +27,6 @@ const MAX_ADDRESSES: usize = 16;
 /// Everything that was learnt about a server by asking it.
 #[derive(Clone, Debug)]
 pub(crate) struct ServerProbe {
-    /// Which server.
     pub(crate) address: ServerAddress,
     /// Its addresses, or why there are none. `None` for a unix socket.
     pub(crate) resolved: Option<Result<Vec<SocketAddr>, String>>,
@@ -73,7 +72,6 @@ pub(crate) enum HelloFault {
     Refused {
         /// Its number.
         code: Option<i32>,
-        /// Its text.
         text: String,
     },
     /// The bytes are no reply.

@@ -95,7 +95,6 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    /// Starts to write into this collection.
     pub(super) fn start(collection: Collection) -> Self {
         let written = Arc::new(Mutex::new(Written::default()));
         let (counted, count) = watch::channel(0);

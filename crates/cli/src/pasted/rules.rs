@@ -109,7 +109,6 @@ impl Rule {
 pub(super) struct Evidence {
     /// The host it is about, without a port.
     pub(super) host: Option<String>,
-    /// The port.
     pub(super) port: Option<String>,
     words: BTreeMap<&'static str, String>,
 }

@@ -242,7 +242,6 @@ pub(super) fn integer(document: &bson::RawDocument, field: &str) -> Option<i64> 
     }
 }
 
-/// The list of a document.
 pub(super) fn list(document: &bson::RawDocument) -> Vec<i64> {
     let values = document.get_array("list").ok().into_iter().flatten().filter_map(Result::ok);
     let integers = values.filter_map(|value| match value {

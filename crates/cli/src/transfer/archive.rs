@@ -137,7 +137,6 @@ pub(crate) struct Reader {
 pub(crate) enum Next {
     /// The following documents are of this collection.
     Block(Place),
-    /// A document.
     Document(RawDocumentBuf),
     /// The collection is whole, and this is its checksum.
     Whole(Place, u64),

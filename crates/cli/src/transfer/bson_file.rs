@@ -43,7 +43,6 @@ impl Growing {
         Ok(Self { writer })
     }
 
-    /// Writes these bytes.
     pub(crate) fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         match &mut self.writer {
             Writer::Plain(file) => file.write_all(bytes),

@@ -69,7 +69,6 @@ impl Member {
         self.identity.pid()
     }
 
-    /// The condition of its process.
     pub(super) fn condition(&self) -> &Process {
         &self.condition
     }
@@ -197,7 +196,6 @@ impl Members {
         &self.0[0]
     }
 
-    /// The port of each member.
     pub(super) fn ports(&self) -> Vec<u16> {
         self.0.iter().map(|member| member.recipe.port).collect()
     }

@@ -31,14 +31,12 @@ pub(crate) struct RunningMember {
     pub(crate) id: u8,
     /// Where it listens.
     pub(crate) host: String,
-    /// Its process.
     pub(crate) process: ProcessId,
 }
 
 /// A set that this user runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RunningSet {
-    /// The name of the set.
     pub(crate) name: String,
     /// The connection string.
     pub(crate) uri: String,
@@ -48,7 +46,6 @@ pub(crate) struct RunningSet {
     pub(crate) keeper: ProcessId,
     /// Where a keeper in the background tells what happens.
     pub(crate) log: Option<PathBuf>,
-    /// The members.
     pub(crate) members: Vec<RunningMember>,
 }
 

@@ -58,7 +58,6 @@ pub(crate) enum ActionError {
     /// The member is in a state in which that makes no sense.
     #[error("{member} {why}")]
     Senseless {
-        /// Who.
         member: ServerAddress,
         /// Why not, and what to do instead.
         why: String,
@@ -66,7 +65,6 @@ pub(crate) enum ActionError {
     /// The member refused.
     #[error("{member} refused: {why}")]
     Refused {
-        /// Who.
         member: ServerAddress,
         /// What it said.
         why: String,

@@ -16,20 +16,16 @@ quorate_protocol::named! {
     pub(crate) enum Aspect {
         /// Whether it answers.
         Answers = "answers",
-        /// Its type.
         Type = "type",
-        /// Its name.
         Name = "me",
         /// The set it belongs to.
         SetName = "setName",
         /// The version of the configuration.
         SetVersion = "setVersion",
-        /// The primary.
         Primary = "primary",
     }
 }
 
-/// One difference.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Difference {
     /// The point.
@@ -38,7 +34,6 @@ pub(crate) struct Difference {
     pub(crate) client: String,
     /// The member's own word.
     pub(crate) member: String,
-    /// Since when.
     pub(crate) since: MonotonicTime,
     /// Whether it was put into the log.
     pub(super) told: bool,

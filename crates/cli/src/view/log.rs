@@ -34,7 +34,6 @@ quorate_protocol::named! {
         NoPrimary = "no_primary",
         /// Writes were not acknowledged for a while.
         WriteGap = "write_gap",
-        /// A pool was cleared.
         PoolCleared = "pool_cleared",
         /// A member and the client disagree.
         Differs = "differs",

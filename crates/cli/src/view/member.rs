@@ -32,14 +32,12 @@ pub(crate) enum Own {
     NotAsked,
     /// The member answered.
     Answered {
-        /// When.
         at: MonotonicTime,
         /// What it said.
         hello: Arc<HelloReply>,
     },
     /// The member did not answer.
     Silent {
-        /// Since when.
         since: MonotonicTime,
         /// Why, safe to show.
         reason: String,
@@ -47,7 +45,6 @@ pub(crate) enum Own {
 }
 
 quorate_protocol::named! {
-    /// The phase of a pool.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub(crate) enum PoolPhase {
         /// There is no pool, or the pool is closed.
@@ -108,7 +105,6 @@ pub(crate) enum Process {
 }
 
 impl Process {
-    /// Its name.
     pub(crate) const fn name(&self) -> &'static str {
         match self {
             Self::Running => "running",
@@ -128,14 +124,12 @@ pub(crate) struct Rates {
     pub(crate) reads: Option<f64>,
     /// Connections that are open.
     pub(crate) connections: Option<u64>,
-    /// Its transactions.
     pub(crate) transactions: Option<Transactions>,
 }
 
 /// The open transactions of a member and what they cost others.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Transactions {
-    /// Transactions that are open.
     pub(crate) open: u64,
     /// How long the oldest of them is open.
     pub(crate) oldest: Option<Duration>,

@@ -18,15 +18,12 @@ const MAX_MEMBERS: usize = 64;
 pub(crate) struct SetStatus {
     /// The state of the member that answered.
     pub(crate) state: Option<MemberState>,
-    /// Its term.
     pub(crate) term: Option<i64>,
-    /// Its sync source.
     pub(crate) sync_source: Option<ServerAddress>,
     /// The votes that make a majority.
     pub(crate) majority_votes: Option<u32>,
     /// Why it called the election that it won last.
     pub(crate) election_reason: Option<String>,
-    /// How far its initial sync is.
     pub(crate) initial_sync: Option<InitialSync>,
     /// What it thinks of every member.
     pub(crate) members: Vec<MemberStatus>,
@@ -35,11 +32,9 @@ pub(crate) struct SetStatus {
 /// What one member thinks of another, or of itself.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct MemberStatus {
-    /// Who.
     pub(crate) address: ServerAddress,
     /// Whether it is the member that answered.
     pub(crate) is_self: bool,
-    /// Its state.
     pub(crate) state: Option<MemberState>,
     /// Whether it answers heartbeats.
     pub(crate) is_up: bool,
@@ -47,20 +42,17 @@ pub(crate) struct MemberStatus {
     pub(crate) op_time: Option<OpTime>,
     /// The same by the primary's clock.
     pub(crate) op_time_date: Option<WallTime>,
-    /// Its sync source.
     pub(crate) sync_source: Option<ServerAddress>,
     /// What it or its last heartbeat said, if there was anything to say.
     pub(crate) message: Option<String>,
 }
 
-/// How far an initial sync is.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct InitialSync {
     /// What it is doing.
     pub(crate) stage: Option<String>,
     /// Which attempt this is, or how many failed before.
     pub(crate) attempt: Option<i64>,
-    /// Bytes copied.
     pub(crate) copied_bytes: Option<u64>,
     /// Bytes to copy.
     pub(crate) total_bytes: Option<u64>,
@@ -83,7 +75,6 @@ impl InitialSync {
 /// A member as the configuration has it.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct MemberSettings {
-    /// Its votes.
     pub(crate) votes: u32,
     /// How much it wants to be primary.
     pub(crate) priority: f64,
@@ -98,7 +89,6 @@ pub(crate) struct MemberSettings {
 pub(crate) struct SetSettings {
     /// The version of the configuration.
     pub(crate) version: i64,
-    /// The members.
     pub(crate) members: BTreeMap<ServerAddress, MemberSettings>,
 }
 
@@ -133,7 +123,6 @@ pub(crate) struct Counters {
 /// What a member tells of its transactions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct TransactionCounters {
-    /// Transactions that are open.
     pub(crate) open: u64,
     /// How long the oldest of them is open. Ours tell it, others do not.
     pub(crate) oldest: Option<Duration>,

@@ -39,7 +39,6 @@ impl<T> Ring<T> {
         self.items.back_mut()
     }
 
-    /// How many there are.
     pub(crate) fn len(&self) -> usize {
         self.items.len()
     }

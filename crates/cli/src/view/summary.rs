@@ -38,7 +38,6 @@ pub(crate) struct PeersSeeing {
 /// One member, as it is shown.
 #[derive(Clone, Debug)]
 pub(crate) struct MemberSummary<'a> {
-    /// Where it is.
     pub(crate) address: &'a ServerAddress,
     /// What the client believes it is; `None` if the client dropped it.
     pub(crate) client_type: Option<ServerType>,
@@ -60,15 +59,12 @@ pub(crate) struct MemberSummary<'a> {
     pub(crate) lag: Option<Duration>,
     /// From the oldest entry of its oplog to its newest.
     pub(crate) oplog_window: Option<Duration>,
-    /// Its votes.
     pub(crate) votes: Option<u32>,
-    /// Its priority.
     pub(crate) priority: Option<f64>,
     /// Whether it only votes; by the configuration, or else by its state.
     pub(crate) is_arbiter: Option<bool>,
     /// Whether clients are not told of it.
     pub(crate) hidden: bool,
-    /// Its sync source.
     pub(crate) sync_source: Option<ServerAddress>,
     /// The client's pool for it.
     pub(crate) pool: Pool,
@@ -82,7 +78,6 @@ pub(crate) struct MemberSummary<'a> {
     pub(crate) dropped: Option<&'a Trouble>,
     /// Where the client and the member disagree.
     pub(crate) differences: &'a [Difference],
-    /// How far its initial sync is.
     pub(crate) initial_sync: Option<&'a InitialSync>,
     /// Its process, if we started it.
     pub(crate) process: Option<(u32, &'a Process)>,

@@ -22,7 +22,6 @@ use super::{Input, Told, View};
 /// The connection string on the stage.
 pub(crate) const URI: &str = "mongodb://a:27017,b:27017,c:27017/?replicaSet=rs0";
 
-/// An address.
 pub(crate) fn address(text: &str) -> ServerAddress {
     text.parse().unwrap()
 }

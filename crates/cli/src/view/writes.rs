@@ -103,7 +103,6 @@ impl Writes {
         SILENCE.max(usual * PACES)
     }
 
-    /// A write failed.
     pub(crate) fn on_failed(&mut self) {
         self.failed += 1;
         self.trouble = true;

@@ -37,7 +37,6 @@ pub(super) enum Output {
     /// Open a connection and shake hands; report with [`PoolMachine::on_established`] or
     /// [`PoolMachine::on_establishment_failed`].
     Establish {
-        /// The connection.
         connection: ConnectionId,
         /// The generation it belongs to.
         generation: PoolGeneration,
@@ -46,26 +45,18 @@ pub(super) enum Output {
     Grant {
         /// The caller.
         ticket: Ticket,
-        /// The connection.
         connection: ConnectionId,
     },
     /// Tell the caller that there is none.
     Refuse {
         /// The caller.
         ticket: Ticket,
-        /// Why.
         refusal: Refusal,
     },
     /// Close the socket of a connection that is available or pending. It is not heard of again.
-    Close {
-        /// The connection.
-        connection: ConnectionId,
-    },
+    Close { connection: ConnectionId },
     /// Make the operation on a connection in use fail. It is checked in afterwards as always.
-    Interrupt {
-        /// The connection.
-        connection: ConnectionId,
-    },
+    Interrupt { connection: ConnectionId },
 }
 
 /// Why a caller gets no connection.
@@ -91,7 +82,6 @@ impl Refusal {
     }
 }
 
-/// The states of a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PoolState {
     /// Nothing may be checked out.
@@ -209,7 +199,6 @@ impl PoolMachine {
         [idle, populate].into_iter().flatten().min()
     }
 
-    /// The state.
     #[cfg(test)]
     pub(super) fn state(&self) -> PoolState {
         self.state

@@ -26,7 +26,6 @@ impl Arguments {
         }
     }
 
-    /// Whether it is given.
     pub(super) fn has(&self, name: &str) -> bool {
         self.left.contains_key(name)
     }

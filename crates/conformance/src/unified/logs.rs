@@ -27,7 +27,6 @@ const LEVELS: [&str; 5] = ["error", "warn", "info", "debug", "trace"];
 static RECORDING: AtomicUsize = AtomicUsize::new(0);
 static MESSAGES: Mutex<Vec<Message>> = Mutex::new(Vec::new());
 
-/// One message.
 #[derive(Clone, Debug)]
 pub(super) struct Message {
     level: &'static str,

@@ -36,7 +36,6 @@ impl Role {
         doc! { "role": &self.name, "db": &self.database }
     }
 
-    /// Whether there is such a role.
     pub(crate) fn exists(&self) -> bool {
         let name = self.name.as_str();
         DATABASE_ROLES.contains(&name) || self.database == "admin" && ADMIN_ROLES.contains(&name)

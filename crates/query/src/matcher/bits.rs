@@ -11,7 +11,6 @@ use crate::value::{Number, ValueRef};
 /// The highest position that a list may name.
 const MAX_POSITION: i64 = i32::MAX as i64;
 
-/// A bit test.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct BitTest {
     mask: Mask,

@@ -64,7 +64,6 @@ enum Dependency {
 }
 
 impl Schema {
-    /// Parses a schema document.
     pub(crate) fn parse(schema: &Document) -> Parsed<Self> {
         Self::parse_at(schema, 0)
     }

@@ -33,7 +33,6 @@ impl SystemStage {
         }
     }
 
-    /// The options that a stage has.
     fn known_options(&self) -> &'static [&'static str] {
         match self {
             Self::CollStats(_) => &["latencyStats", "storageStats", "count", "queryExecStats"],

@@ -27,7 +27,6 @@ enum Entry {
     Slot { slot: usize, old: Option<usize> },
 }
 
-/// One search.
 pub(super) struct Search<'a> {
     program: &'a Program,
     text: &'a str,

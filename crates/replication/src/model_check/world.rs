@@ -115,7 +115,6 @@ impl Process {
 pub(super) struct World {
     pub(super) processes: Vec<Process>,
     pub(super) messages: Vec<Message>,
-    /// The primary of each term.
     pub(super) primaries: BTreeMap<Term, Life>,
     /// The longest history that any member called committed.
     pub(super) committed: Vec<OpTimeAndWallTime>,
