@@ -3,8 +3,8 @@
 //! Owns the parts and their life: it starts discovery, keeps sessions and the cluster time, and
 //! closes everything. The path of an operation is in `operation`.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
@@ -12,7 +12,7 @@ use bson::raw::{RawArrayBuf, RawDocument, RawDocumentBuf, cstr};
 use bson::rawdoc;
 use quorate_client_session::SessionOptions;
 use quorate_connection_string::{ConnectionString, Seeds};
-use quorate_protocol::ReadPreference;
+use quorate_protocol::{Lock, ReadPreference};
 use quorate_server_discovery::{TopologyDescription, TopologyId};
 use quorate_wire::find_field;
 use tokio::sync::broadcast;
@@ -308,7 +308,7 @@ impl Drop for Inner {
 pub(crate) struct ClusterTime {
     latest: ArcSwapOption<RawDocumentBuf>,
     /// Held while comparing and replacing.
-    changing: Mutex<()>,
+    changing: Lock<()>,
 }
 
 impl ClusterTime {
@@ -327,7 +327,7 @@ impl ClusterTime {
         };
         // Most replies bring nothing newer; they take no lock.
         if newer() {
-            let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+            let _changing = self.changing.lock();
             if newer() {
                 self.latest.store(Some(Arc::new(told.to_owned())));
             }

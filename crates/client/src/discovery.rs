@@ -12,11 +12,11 @@ use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use quorate_protocol::{HelloCommand, MonotonicTime, ServerAddress};
+use quorate_protocol::{HelloCommand, Lock, MonotonicTime, ServerAddress};
 use quorate_server_discovery::{
     CheckId, CheckKind, DiscoveryEvent, DiscoveryOptions, Input, MonitorCommand, OptionsError,
     Output, PoolCommand, RecordingStart, SelectionRequest, ServerDescription, Topology,
@@ -202,7 +202,7 @@ pub(crate) struct Discovery {
     listeners: Arc<Listeners>,
     tap: OptionalTap,
     counters: Counters,
-    state: Mutex<State>,
+    state: Lock<State>,
     published: ArcSwap<View>,
     servers: Servers,
     /// Changes whenever a description is published.
@@ -319,7 +319,7 @@ impl Discovery {
                 description: Arc::clone(topology.description()),
                 writable: None,
             }),
-            state: Mutex::new(State {
+            state: Lock::new(State {
                 topology,
                 monitors: BTreeMap::new(),
                 counted: ServerCounterTable::default(),
@@ -340,7 +340,7 @@ impl Discovery {
         let timer =
             wake_at_deadlines(owner, changed, Self::arm, |discovery| discovery.tick_if_due());
         let timer = discovery.runtime.spawn(timer);
-        let mut state = discovery.lock();
+        let mut state = discovery.state.lock();
         state.timer = Some(timer.abort_handle());
         discovery.drain(&mut state, clock.began());
         drop(state);
@@ -349,7 +349,7 @@ impl Discovery {
 
     /// Tells the core something and does all that follows from it.
     pub(crate) fn handle(&self, input: Input) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         self.tell_core(&mut state, input);
     }
 
@@ -413,7 +413,7 @@ impl Discovery {
     /// What was counted so far.
     pub(crate) fn metrics(&self) -> Metrics {
         let description = self.description();
-        Metrics::take(&self.counters, &self.lock().counted, &description, self)
+        Metrics::take(&self.counters, &self.state.lock().counted, &description, self)
     }
 
     /// The subscribers to events.
@@ -438,7 +438,7 @@ impl Discovery {
     /// Closes every monitor, pool and idle socket, and returns when their tasks are gone.
     pub(crate) async fn close(&self) {
         self.shut_down();
-        let all_gone = self.lock().all_gone.take();
+        let all_gone = self.state.lock().all_gone.take();
         if let Some(mut all_gone) = all_gone {
             // Nothing is ever sent: this waits for the last clone of the sender to go.
             let _ = all_gone.recv().await;
@@ -448,7 +448,7 @@ impl Discovery {
     /// The same without waiting.
     pub(crate) fn shut_down(&self) {
         self.handle(Input::Close);
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.monitors.clear();
         state.alive = None;
         if let Some(timer) = state.timer.take() {
@@ -460,7 +460,7 @@ impl Discovery {
     }
 
     pub(crate) fn is_closed(&self) -> bool {
-        self.lock().alive.is_none()
+        self.state.lock().alive.is_none()
     }
 
     /// Runs something in the background of this client. Closing does not wait for it.
@@ -469,11 +469,7 @@ impl Discovery {
     }
 
     pub(crate) fn alive(&self) -> Option<mpsc::Sender<Infallible>> {
-        self.lock().alive.clone()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().alive.clone()
     }
 
     /// The one way into the core.
@@ -487,14 +483,14 @@ impl Discovery {
 
     /// When the timer is to wake.
     fn arm(&self) -> Option<Instant> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.armed = state.topology.next_deadline();
         state.armed.map(|deadline| self.clock.instant(deadline))
     }
 
     /// The deadline that the timer slept for may have moved on meanwhile.
     fn tick_if_due(&self) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let now = self.clock.now();
         if state.topology.next_deadline().is_some_and(|deadline| deadline <= now) {
             self.tell_core(&mut state, Input::Tick);
@@ -624,7 +620,7 @@ impl Discovery {
         connection: Option<Connection<Stream>>,
         input: Input,
     ) -> Option<(CheckId, Check)> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let monitor = state.monitors.get_mut(server)?;
         let (_, task) = monitor.check.take_if(|(current, _)| *current == check)?;
         monitor.connection = connection;
@@ -643,7 +639,7 @@ impl Discovery {
         check: CheckId,
         measured: Option<(Connection<Stream>, Duration)>,
     ) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let Some(monitor) = state.monitors.get_mut(&server) else { return };
         if monitor.measurement.as_ref().is_none_or(|(current, _)| *current != check) {
             return;

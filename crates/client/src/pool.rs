@@ -16,12 +16,12 @@ use std::future::poll_fn;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::ops::{Deref, DerefMut};
 use std::pin::pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
-use quorate_protocol::{MonotonicTime, ObjectId, ServerAddress};
+use quorate_protocol::{Lock, MonotonicTime, ObjectId, ServerAddress};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, oneshot};
 use tokio::task::AbortHandle;
@@ -119,7 +119,7 @@ struct Shared<E: Establish> {
     runtime: Handle,
     establisher: E,
     watcher: Box<dyn PoolWatcher>,
-    inner: Mutex<Inner<E>>,
+    inner: Lock<Inner<E>>,
     /// Wakes the maintenance task when its next deadline may have changed.
     changed: Arc<Notify>,
 }
@@ -254,14 +254,14 @@ impl<E: Establish> Pool<E> {
             runtime: runtime.clone(),
             establisher,
             watcher,
-            inner: Mutex::new(inner),
+            inner: Lock::new(inner),
             changed: Arc::new(Notify::new()),
         });
         if needs_task {
             let (owner, changed) = (Arc::downgrade(&shared), Arc::clone(&shared.changed));
             let task = wake_at_deadlines(owner, changed, Shared::arm, Shared::tick);
             let task = shared.runtime.spawn(task);
-            shared.lock().maintenance = Some(task.abort_handle());
+            shared.inner.lock().maintenance = Some(task.abort_handle());
         }
         shared.act(|_| ());
         Self { shared }
@@ -274,12 +274,12 @@ impl<E: Establish> Pool<E> {
 
     /// The generation of connections made now.
     pub fn generation(&self) -> PoolGeneration {
-        self.shared.lock().machine.generation()
+        self.shared.inner.lock().machine.generation()
     }
 
     /// The counts that monitoring shows.
     pub fn counts(&self) -> PoolCounts {
-        let inner = self.shared.lock();
+        let inner = self.shared.inner.lock();
         PoolCounts {
             total: inner.machine.total_connection_count(),
             available: inner.machine.available_connection_count(),
@@ -383,14 +383,9 @@ impl<E: Establish> Drop for Waiting<'_, E> {
 }
 
 impl<E: Establish> Shared<E> {
-    fn lock(&self) -> MutexGuard<'_, Inner<E>> {
-        // A listener that panicked has broken nothing of ours: outputs are drained next time.
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The machine's next deadline, noted so that an earlier one wakes the timer.
     fn arm(&self) -> Option<Instant> {
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock();
         inner.armed = inner.machine.next_deadline();
         inner.armed.map(|deadline| self.clock.instant(deadline))
     }
@@ -402,7 +397,7 @@ impl<E: Establish> Shared<E> {
     /// Changes the machine, does what it then asks for, and answers callers.
     fn act(self: &Arc<Self>, change: impl FnOnce(&mut Inner<E>)) {
         let aftermath = {
-            let mut inner = self.lock();
+            let mut inner = self.inner.lock();
             change(&mut inner);
             self.drain(&mut inner)
         };
@@ -412,7 +407,7 @@ impl<E: Establish> Shared<E> {
     /// Lets a caller in, and returns its answer if there is one already.
     fn act_for_caller(self: &Arc<Self>) -> Entry<E> {
         let now = self.clock.now();
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock();
         if let Some(id) = inner.machine.check_out_at_once(now) {
             // Told first: a listener that panics must not find a connection that is to be checked in.
             self.emit(&inner, PoolEventKind::CheckOutStarted);
@@ -506,7 +501,7 @@ impl<E: Establish> Shared<E> {
     fn finish(&self, aftermath: Aftermath<E>) {
         drop(aftermath.closed);
         for (ticket, answer) in aftermath.answer.into_iter().chain(aftermath.further_answers) {
-            let caller = self.lock().callers.remove(&ticket);
+            let caller = self.inner.lock().callers.remove(&ticket);
             // A caller that is gone drops the connection, which checks it in.
             match caller {
                 Some(caller) => drop(caller.send(answer)),
@@ -549,7 +544,7 @@ async fn establish<E: Establish>(
         }),
         Err(error) => {
             let aftermath = {
-                let mut inner = shared.lock();
+                let mut inner = shared.inner.lock();
                 if inner.establishing.remove(&id).is_none() {
                     return;
                 }
@@ -568,23 +563,19 @@ async fn establish<E: Establish>(
 struct Interrupt {
     fired: AtomicBool,
     /// The task that waits on the connection.
-    waiting: Mutex<Option<Waker>>,
+    waiting: Lock<Option<Waker>>,
 }
 
 impl Interrupt {
     fn fire(&self) {
         self.fired.store(true, Ordering::SeqCst);
-        if let Some(waker) = self.waiting().take() {
+        if let Some(waker) = self.waiting.lock().take() {
             waker.wake();
         }
     }
 
     fn has_fired(&self) -> bool {
         self.fired.load(Ordering::SeqCst)
-    }
-
-    fn waiting(&self) -> MutexGuard<'_, Option<Waker>> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The output of `work`, or `None` if the signal comes first.
@@ -599,7 +590,8 @@ impl Interrupt {
                 return Poll::Ready(Some(output));
             }
             waits = true;
-            self.waiting()
+            self.waiting
+                .lock()
                 .get_or_insert_with(|| context.waker().clone())
                 .clone_from(context.waker());
             // Looked at again once it can be heard, so that no signal falls in between.
@@ -608,7 +600,7 @@ impl Interrupt {
         .await;
         if waits {
             // A connection that is idle keeps no task.
-            self.waiting().take();
+            self.waiting.lock().take();
         }
         output
     }
@@ -700,7 +692,7 @@ impl<E: Establish> Drop for PooledConnection<E> {
         let Some(held) = self.held.take() else { return };
         let id = held.id;
         let usable = held.connection.is_usable() && !held.interrupt.has_fired();
-        let mut inner = self.shared.lock();
+        let mut inner = self.shared.inner.lock();
         if let Some(place) = inner.established.get_mut(&id) {
             place.idle = Some(held);
         }

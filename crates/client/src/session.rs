@@ -9,7 +9,7 @@
 mod in_use;
 
 use std::ops::{Deref, DerefMut};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
 use bson::Timestamp;
@@ -17,7 +17,7 @@ use bson::raw::RawDocumentBuf;
 use quorate_client_session::{
     IdleSessions, ServerSession, SessionOptions, SessionState, TransactionOptions,
 };
-use quorate_protocol::MonotonicTime;
+use quorate_protocol::{Lock, MonotonicTime};
 
 use crate::client::Client;
 use crate::error::{Error, ErrorKind};
@@ -37,32 +37,28 @@ fn new_server_session(now: MonotonicTime) -> Option<ServerSession> {
 /// The idle server sessions of one client.
 #[derive(Debug)]
 pub(crate) struct SessionPool {
-    idle: Mutex<IdleSessions>,
+    idle: Lock<IdleSessions>,
 }
 
 impl Default for SessionPool {
     fn default() -> Self {
-        Self { idle: Mutex::new(IdleSessions::new(MAX_POOLED_SESSIONS)) }
+        Self { idle: Lock::new(IdleSessions::new(MAX_POOLED_SESSIONS)) }
     }
 }
 
 impl SessionPool {
-    fn lock(&self) -> MutexGuard<'_, IdleSessions> {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub(crate) fn take(&self, now: MonotonicTime, lifetime: Duration) -> Option<ServerSession> {
-        let idle = self.lock().take(now, lifetime);
+        let idle = self.idle.lock().take(now, lifetime);
         idle.or_else(|| new_server_session(now))
     }
 
     pub(crate) fn put(&self, session: ServerSession) {
-        self.lock().put(session);
+        self.idle.lock().put(session);
     }
 
     /// The ids of all idle sessions, for `endSessions`. They are not used again.
     pub(crate) fn drain(&self) -> Vec<RawDocumentBuf> {
-        self.lock().drain()
+        self.idle.lock().drain()
     }
 }
 
@@ -72,7 +68,7 @@ impl SessionPool {
 /// waits.
 #[derive(Debug)]
 pub struct Session {
-    pub(crate) state: Arc<Mutex<State>>,
+    pub(crate) state: Arc<Lock<State>>,
 }
 
 #[derive(Debug)]
@@ -99,7 +95,7 @@ impl Session {
             deadline: None,
             limit: None,
         };
-        Self { state: Arc::new(Mutex::new(state)) }
+        Self { state: Arc::new(Lock::new(state)) }
     }
 
     /// A session of the application's.
@@ -132,7 +128,7 @@ impl Session {
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// The client that the session was started on.

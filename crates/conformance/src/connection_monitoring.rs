@@ -5,7 +5,7 @@
 //! `failCommand` fail point, in real time.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use quorate_client::Clock;
@@ -16,7 +16,7 @@ use quorate_client::pool::{
     CheckOutError, ConnectionId, Establish, Established, Pool, PoolEvent, PoolEventKind,
     PoolEventListener, PoolGeneration, PoolOptions, Pooled, PooledConnection,
 };
-use quorate_protocol::ServerAddress;
+use quorate_protocol::{Lock, ServerAddress};
 use quorate_test_support::{FailPoint, FakeServer};
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
@@ -66,7 +66,7 @@ async fn run(scenario: &Value, integration: bool) -> Result<(), String> {
     let pool =
         Pool::new(address, options, Clock::start(), Shared(Arc::clone(&establisher)), listener);
     let _ = establisher.pool.set(pool.clone());
-    let runner = Arc::new(Runner { pool, log, checked_out: Mutex::new(BTreeMap::new()) });
+    let runner = Arc::new(Runner { pool, log, checked_out: Lock::new(BTreeMap::new()) });
     let outcome = runner.run_all(scenario).await;
     judge(scenario, &runner.log.events(), outcome)
 }
@@ -146,7 +146,7 @@ impl Failure {
 struct Runner {
     pool: Pool<Shared>,
     log: Arc<Log>,
-    checked_out: Mutex<BTreeMap<String, PooledConnection<Shared>>>,
+    checked_out: Lock<BTreeMap<String, PooledConnection<Shared>>>,
 }
 
 struct Thread {
@@ -222,11 +222,11 @@ impl Runner {
                 // Connections without a label stay out until the scenario is over.
                 let unlabelled = format!("unlabelled {position} {}", connection.id());
                 let label = get("label").map_or(unlabelled, str::to_owned);
-                lock(&self.checked_out).insert(label, connection);
+                self.checked_out.lock().insert(label, connection);
             }
             "checkIn" => {
                 let label = get("connection").unwrap_or_default();
-                let connection = lock(&self.checked_out).remove(label);
+                let connection = self.checked_out.lock().remove(label);
                 drop(connection.ok_or_else(|| Failure::scenario("no such connection"))?);
             }
             "wait" => sleep(Duration::from_millis(number("ms").unwrap_or(0))).await,
@@ -410,8 +410,4 @@ fn pool_options(json: Option<&Value>) -> Result<(PoolOptions, Option<String>), S
 
 fn text<'a>(json: &'a Value, key: &str) -> Result<&'a str, String> {
     json.get(key).and_then(Value::as_str).ok_or_else(|| format!("there is no {key} in {json}"))
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

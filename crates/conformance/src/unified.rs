@@ -18,12 +18,14 @@ mod runner;
 mod special;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bson::{Bson, Document};
 use tokio::time::timeout;
+
+use quorate_protocol::Lock;
 
 use crate::ScenarioFile;
 use deployment::{Deployment, Shape, Version};
@@ -97,14 +99,14 @@ pub(crate) fn run(files: Vec<ScenarioFile>, expectation: Expectation) -> Result<
 
 async fn run_lanes(files: Vec<ScenarioFile>, expectation: Expectation) -> Result<Tally, String> {
     let work =
-        Arc::new(Work { files, next: AtomicUsize::new(0), tally: Mutex::default(), expectation });
+        Arc::new(Work { files, next: AtomicUsize::new(0), tally: Lock::default(), expectation });
     let lanes: Vec<_> = (0..LANES.min(work.files.len()))
         .map(|_| tokio::spawn(Arc::clone(&work).run_lane()))
         .collect();
     for lane in lanes {
         lane.await.map_err(|error| error.to_string())??;
     }
-    let mut tally = work.tally.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut tally = work.tally.lock();
     Ok(std::mem::take(&mut tally))
 }
 
@@ -112,7 +114,7 @@ async fn run_lanes(files: Vec<ScenarioFile>, expectation: Expectation) -> Result
 struct Work {
     files: Vec<ScenarioFile>,
     next: AtomicUsize,
-    tally: Mutex<Tally>,
+    tally: Lock<Tally>,
     expectation: Expectation,
 }
 
@@ -124,7 +126,7 @@ impl Work {
         }
         while let Some(file) = self.files.get(self.next.fetch_add(1, Ordering::SeqCst)) {
             let verdicts = self.judge_file(&mut deployments, file).await?;
-            let mut tally = self.tally.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut tally = self.tally.lock();
             for (name, verdict) in verdicts {
                 tally.add(format!("{}: {name}", file.name), verdict);
             }

@@ -4,18 +4,19 @@
 //! not be copied again within one attempt. docs/replication-rules.md#initial-sync.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use bson::oid::ObjectId;
 use bson::{Binary, Document, doc};
 use quorate_node::{Namespace, Now};
+use quorate_protocol::Lock;
 use quorate_replication::InitialSyncStage;
 
 const MEGABYTE: f64 = 1024.0 * 1024.0;
 
 /// The progress of the attempt under way, shared.
 #[derive(Clone, Debug, Default)]
-pub struct CloneProgress(Arc<Mutex<Figures>>);
+pub struct CloneProgress(Arc<Lock<Figures>>);
 
 #[derive(Debug, Default)]
 struct Figures {
@@ -37,13 +38,9 @@ struct Figures {
 }
 
 impl CloneProgress {
-    fn figures(&self) -> MutexGuard<'_, Figures> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// An attempt begins, or goes on after an interruption.
     pub fn begin(&self, attempt: u32, now: Now) {
-        let mut figures = self.figures();
+        let mut figures = self.0.lock();
         if figures.attempt != attempt || figures.started.is_none() {
             let source_process = figures.source_process;
             *figures =
@@ -53,28 +50,28 @@ impl CloneProgress {
 
     /// The attempt copies from this process.
     pub fn begin_from(&self, process: Option<ObjectId>) {
-        self.figures().source_process = process;
+        self.0.lock().source_process = process;
     }
 
     /// Whether it is still the process that the attempt began with.
     pub fn is_from(&self, process: Option<ObjectId>) -> bool {
-        self.figures().source_process == process
+        self.0.lock().source_process == process
     }
 
     /// How much there is to copy.
     pub fn expect(&self, collections: u64, bytes: u64) {
-        let mut figures = self.figures();
+        let mut figures = self.0.lock();
         (figures.collections, figures.bytes) = (collections, bytes);
     }
 
     /// Whether a collection was copied whole in this attempt.
     pub fn is_copied(&self, namespace: &Namespace, uuid: &Binary) -> bool {
-        self.figures().copied.contains(&(namespace.to_string(), uuid.bytes.clone()))
+        self.0.lock().copied.contains(&(namespace.to_string(), uuid.bytes.clone()))
     }
 
     /// A collection is copied from its start.
     pub fn enter(&self, namespace: &Namespace) {
-        let mut figures = self.figures();
+        let mut figures = self.0.lock();
         figures.copied_documents -= figures.current_documents;
         figures.copied_bytes -= figures.current_bytes;
         (figures.current_documents, figures.current_bytes) = (0, 0);
@@ -83,7 +80,7 @@ impl CloneProgress {
 
     /// Documents of it have arrived.
     pub fn add(&self, documents: u64, bytes: u64) {
-        let mut figures = self.figures();
+        let mut figures = self.0.lock();
         figures.copied_documents += documents;
         figures.copied_bytes += bytes;
         figures.current_documents += documents;
@@ -92,7 +89,7 @@ impl CloneProgress {
 
     /// It is copied whole, its indexes too.
     pub fn leave(&self, namespace: &Namespace, uuid: &Binary) {
-        let mut figures = self.figures();
+        let mut figures = self.0.lock();
         figures.copied.insert((namespace.to_string(), uuid.bytes.clone()));
         (figures.current_documents, figures.current_bytes) = (0, 0);
         figures.current.clear();
@@ -100,12 +97,12 @@ impl CloneProgress {
 
     /// Entries that were written meanwhile have been applied.
     pub fn apply(&self, entries: u64) {
-        self.figures().applied_entries += entries;
+        self.0.lock().applied_entries += entries;
     }
 
     /// `initialSyncStatus` of `replSetGetStatus`.
     pub fn document(&self, stage: InitialSyncStage, attempt: u32, now: Now) -> Document {
-        let figures = self.figures();
+        let figures = self.0.lock();
         let elapsed = figures
             .started
             .map_or(0.0, |started| now.monotonic.since(started.monotonic).as_secs_f64());
@@ -159,7 +156,7 @@ impl CloneProgress {
     }
 
     fn figures_attempt(&self) -> u32 {
-        self.figures().attempt
+        self.0.lock().attempt
     }
 }
 

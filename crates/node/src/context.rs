@@ -3,11 +3,11 @@
 use std::any::Any;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bson::{Bson, Document, RawBsonRef, RawDocument, RawDocumentBuf};
-use quorate_protocol::{MonotonicTime, OpTime, WallTime};
+use quorate_protocol::{Lock, MonotonicTime, OpTime, WallTime};
 use quorate_storage::CommitSequence;
 use quorate_wire::MAX_BSON_OBJECT_SIZE;
 
@@ -389,8 +389,8 @@ pub struct Interrupt {
     /// How often its expressions may still ask whether to go on while it holds the write lock; 0 while it does not.
     held: AtomicU64,
     /// What the command has looked at, once it is done.
-    work: Mutex<Work>,
-    remains: Mutex<Remains>,
+    work: Lock<Work>,
+    remains: Lock<Remains>,
     /// Threads that the host lends to the command.
     helpers: OnceLock<Arc<Helpers>>,
 }
@@ -511,12 +511,12 @@ impl Interrupt {
 
     /// Says what the command has looked at.
     pub(crate) fn tell_work(&self, work: Work) {
-        *self.work.lock().unwrap_or_else(PoisonError::into_inner) = work;
+        *self.work.lock() = work;
     }
 
     /// Keeps what a command that stops held, to be freed after its answer.
     pub(crate) fn leave(&self, remains: Box<dyn Any + Send>) {
-        let mut left = self.remains.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut left = self.remains.lock();
         if !left.taken && left.values.len() < MAX_REMAINS {
             left.values.push(remains);
         }
@@ -526,14 +526,14 @@ impl Interrupt {
     /// command has ended or its client has left, and dropped where no client waits. What comes later is freed
     /// where it was held: remains refer to the interrupt, and would keep each other for ever.
     pub fn take_remains(&self) -> Option<Remains> {
-        let mut left = self.remains.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut left = self.remains.lock();
         let values = std::mem::take(&mut left.values);
         left.taken = true;
         (!values.is_empty()).then_some(Remains { values, taken: true })
     }
 
     pub(crate) fn work(&self) -> Work {
-        self.work.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.work.lock().clone()
     }
 
     /// The error to stop with, if the command should stop.

@@ -6,13 +6,15 @@ use std::any::Any;
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
 use bson::RawDocument;
 use quorate_query::QueryError;
 use quorate_query::matcher::{MatchDetails, Matcher};
 use quorate_storage::key::RecordId;
 use quorate_storage::{Direction, Scan};
+
+use quorate_protocol::Lock;
 
 use crate::catalog::{Collection, Index};
 use crate::context::Interrupt;
@@ -41,7 +43,7 @@ pub(crate) struct InterruptSlot(Arc<Slot>);
 
 #[derive(Debug, Default)]
 struct Slot {
-    interrupt: Mutex<Arc<Interrupt>>,
+    interrupt: Lock<Arc<Interrupt>>,
     keys: AtomicU64,
     documents: AtomicU64,
     /// How the documents were reached, the first time that was decided.
@@ -82,7 +84,7 @@ impl InterruptSlot {
         can_run_again: bool,
     ) -> Self {
         Self(Arc::new(Slot {
-            interrupt: Mutex::new(interrupt),
+            interrupt: Lock::new(interrupt),
             keys: AtomicU64::new(0),
             documents: AtomicU64::new(0),
             way: OnceLock::new(),
@@ -130,16 +132,16 @@ impl InterruptSlot {
     /// Hands the scans on to another command, which runs on a thread of its own.
     pub(crate) fn set(&self, interrupt: Arc<Interrupt>) {
         self.0.may_look_at.store(0, Ordering::Relaxed);
-        *self.0.interrupt.lock().unwrap_or_else(PoisonError::into_inner) = interrupt;
+        *self.0.interrupt.lock() = interrupt;
     }
 
     pub(crate) fn check(&self) -> Result<(), CommandError> {
-        self.0.interrupt.lock().unwrap_or_else(PoisonError::into_inner).check()
+        self.0.interrupt.lock().check()
     }
 
     /// The threads that the host lends to the command.
     pub(crate) fn helpers(&self) -> Option<Arc<Helpers>> {
-        self.0.interrupt.lock().unwrap_or_else(PoisonError::into_inner).helpers()
+        self.0.interrupt.lock().helpers()
     }
 
     /// Counts documents that were looked at. For the thread that runs the command.
@@ -192,7 +194,7 @@ impl InterruptSlot {
 
 impl quorate_query::expression::Interrupt for InterruptSlot {
     fn check(&self) -> Result<(), QueryError> {
-        let interrupt = self.0.interrupt.lock().unwrap_or_else(PoisonError::into_inner);
+        let interrupt = self.0.interrupt.lock();
         interrupt.check()?;
         interrupt.check_held_evaluation()?;
         drop(interrupt);
@@ -200,7 +202,7 @@ impl quorate_query::expression::Interrupt for InterruptSlot {
     }
 
     fn leave(&self, remains: Box<dyn Any + Send>) {
-        let interrupt = self.0.interrupt.lock().unwrap_or_else(PoisonError::into_inner);
+        let interrupt = self.0.interrupt.lock();
         interrupt.leave(remains);
     }
 }

@@ -3,9 +3,11 @@
 //! Owns what the replies of one state have in common, which is all but the time and the number of the
 //! connection. What a reply says is decided in `commands/hello.rs` and `replication/role.rs`.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use bson::{DateTime, RawDocument, RawDocumentBuf};
+
+use quorate_protocol::Lock;
 
 use crate::context::Client;
 use crate::replication::{Published, Standing};
@@ -49,7 +51,7 @@ impl Told {
 
 /// The newest reply of each form.
 #[derive(Default)]
-pub(crate) struct HelloReplies(Mutex<[Option<Arc<Encoded>>; Form::COUNT]>);
+pub(crate) struct HelloReplies(Lock<[Option<Arc<Encoded>>; Form::COUNT]>);
 
 struct Encoded {
     told: Told,
@@ -68,7 +70,7 @@ impl HelloReplies {
         now: DateTime,
         connection: i32,
     ) -> Option<RawDocumentBuf> {
-        let known = self.lock()[form.place()].clone().filter(|known| known.told.is_same(told))?;
+        let known = self.0.lock()[form.place()].clone().filter(|known| known.told.is_same(told))?;
         let mut bytes = known.bytes.clone();
         put(&mut bytes, known.time_at, &now.timestamp_millis().to_le_bytes())?;
         put(&mut bytes, known.connection_at, &connection.to_le_bytes())?;
@@ -78,12 +80,8 @@ impl HelloReplies {
     /// Keeps a reply for the clients that ask next.
     pub(crate) fn keep(&self, form: Form, told: Told, reply: &RawDocument) {
         if let Some(encoded) = Encoded::of(told, reply) {
-            self.lock()[form.place()] = Some(Arc::new(encoded));
+            self.0.lock()[form.place()] = Some(Arc::new(encoded));
         }
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, [Option<Arc<Encoded>>; Form::COUNT]> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -4,9 +4,10 @@
 //! again once a share of the collection has changed. Reading it so costs a few entries for each change.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
 
 use quorate_storage::{Direction, KeyRange};
+
+use quorate_protocol::Lock;
 
 use crate::catalog::{Catalog, Collection, Ident, Index};
 use crate::dispatch::Request;
@@ -46,11 +47,11 @@ impl Measured {
 
 /// The sizes of the indexes that were asked for.
 #[derive(Default)]
-pub(crate) struct IndexSizes(Mutex<BTreeMap<Ident, Measured>>);
+pub(crate) struct IndexSizes(Lock<BTreeMap<Ident, Measured>>);
 
 impl IndexSizes {
     fn get(&self, index: Ident) -> Option<Measured> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(&index).copied()
+        self.0.lock().get(&index).copied()
     }
 
     /// Remembers a size. Indexes that are gone are forgotten.
@@ -59,7 +60,7 @@ impl IndexSizes {
             let mut indexes = catalog.collections().flat_map(|collection| &collection.indexes);
             indexes.any(|index| index.ident == *ident)
         };
-        let mut sizes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut sizes = self.0.lock();
         sizes.insert(index, measured);
         let known = catalog.collections().map(|collection| collection.indexes.len()).sum();
         if sizes.len() > known {

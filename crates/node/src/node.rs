@@ -5,14 +5,14 @@
 //! the time in a [`Context`], and waits for disks and events on the member's behalf.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
 use bson::RawDocumentBuf;
 use bson::oid::ObjectId;
 use quorate_authentication::KeyFile;
 use quorate_authentication::scram::StoredCredentials;
-use quorate_protocol::{MonotonicTime, Timestamp, TopologyVersion};
+use quorate_protocol::{Lock, MonotonicTime, Timestamp, TopologyVersion};
 use quorate_query::ProcessMemory;
 use quorate_storage::{
     Batch, Bytes, CommitError, CommitSequence, Damage, KeyRange, KeyspaceId, Snapshot, Store,
@@ -96,18 +96,18 @@ pub struct Node {
     catalog: RwLock<Arc<Catalog>>,
     writer: WriteLock,
     end_queue: EndQueue,
-    cursors: Mutex<Cursors>,
-    moments: Mutex<Moments>,
-    sessions: Mutex<Sessions>,
-    known_rows: Mutex<KnownRows>,
-    fail_points: Mutex<FailPoints>,
+    cursors: Lock<Cursors>,
+    moments: Lock<Moments>,
+    sessions: Lock<Sessions>,
+    known_rows: Lock<KnownRows>,
+    fail_points: Lock<FailPoints>,
     operations: Arc<Operations>,
     options: NodeOptions,
     started: Now,
     process_id: ObjectId,
     topology_counter: AtomicI64,
     /// Seeds for what commands draw, such as `$sample`. Apart from the write lock.
-    seeds: Mutex<Generator>,
+    seeds: Lock<Generator>,
     oplog: Option<Ident>,
     /// Keeps nonces and salts from being derived from the identifiers that clients see.
     secret: [u8; 32],
@@ -165,17 +165,17 @@ impl Node {
             catalog: RwLock::new(Arc::new(catalog)),
             writer: WriteLock::new(WriterState::new(generator.next_u64())),
             end_queue: EndQueue::default(),
-            cursors: Mutex::new(Cursors::new(cursor_seed)),
-            moments: Mutex::default(),
-            sessions: Mutex::default(),
-            known_rows: Mutex::default(),
-            fail_points: Mutex::default(),
+            cursors: Lock::new(Cursors::new(cursor_seed)),
+            moments: Lock::default(),
+            sessions: Lock::default(),
+            known_rows: Lock::default(),
+            fail_points: Lock::default(),
             operations: Arc::default(),
             options,
             started: now,
             process_id,
             topology_counter: AtomicI64::new(0),
-            seeds: Mutex::new(Generator::new(generator.next_u64())),
+            seeds: Lock::new(Generator::new(generator.next_u64())),
             oplog: None,
             secret,
             member_credentials: Vec::new(),
@@ -229,7 +229,7 @@ impl Node {
     /// opened the cursor has left of it.
     pub fn time_left(&self, command: &Command) -> Option<Duration> {
         match command.body.get("getMore") {
-            Some(bson::Bson::Int64(id)) => lock(&self.cursors).time_left(*id),
+            Some(bson::Bson::Int64(id)) => self.cursors.lock().time_left(*id),
             _ => command.max_time(),
         }
     }
@@ -238,7 +238,7 @@ impl Node {
     pub fn keep_time_left(&self, reply: &Reply, left: Duration) {
         let cursor = reply.body.get_document("cursor");
         if let Ok(id) = cursor.and_then(|cursor| cursor.get_i64("id")) {
-            lock(&self.cursors).keep_time_left(id, left);
+            self.cursors.lock().keep_time_left(id, left);
         }
     }
 
@@ -371,12 +371,12 @@ impl Node {
             return None;
         }
         let is_limited = || self.time_left(command).is_some();
-        lock(&self.fail_points).intercept(context, command, is_limited)
+        self.fail_points.lock().intercept(context, command, is_limited)
     }
 
     /// Whether a fail point may do something to a command.
     pub fn may_intercept(&self) -> bool {
-        lock(&self.fail_points).may_intercept()
+        self.fail_points.lock().may_intercept()
     }
 
     /// How to answer a `hello` again in a stream of replies; none if it is to be run each time.
@@ -397,17 +397,17 @@ impl Node {
 
     /// Whether a fail point ends the connection of the command that this session has just run.
     pub fn take_cut_off(&self, command: &CommandBody) -> bool {
-        lock(&self.fail_points).take_cut_off(command)
+        self.fail_points.lock().take_cut_off(command)
     }
 
     /// Whether a fail point keeps this member from copying what others write.
     pub fn copying_is_stopped(&self) -> bool {
-        lock(&self.fail_points).copying_is_stopped()
+        self.fail_points.lock().copying_is_stopped()
     }
 
     /// What fail points do to the machine under this member.
     pub fn machine_faults(&self) -> MachineFaults {
-        lock(&self.fail_points).machine()
+        self.fail_points.lock().machine()
     }
 
     /// Sees to it that all commits before the call survive the end of the process.
@@ -445,9 +445,9 @@ impl Node {
     ///
     /// If the store fails.
     pub fn maintain(&self, now: Now) -> Result<bool, CommandError> {
-        lock(&self.cursors).expire(now.monotonic);
-        lock(&self.moments).expire(now.monotonic);
-        let ended = lock(&self.sessions).expire(now.monotonic);
+        self.cursors.lock().expire(now.monotonic);
+        self.moments.lock().expire(now.monotonic);
+        let ended = self.sessions.lock().expire(now.monotonic);
         let mut writer = self.write(now);
         writer.expire_transactions();
         if !ended.is_empty() {
@@ -524,7 +524,7 @@ impl Node {
 
     /// A number that no other command gets.
     pub(crate) fn next_seed(&self) -> u64 {
-        lock(&self.seeds).next_u64()
+        self.seeds.lock().next_u64()
     }
 
     pub(crate) fn store(&self) -> &dyn Store {
@@ -609,7 +609,7 @@ impl Node {
         time: Option<Timestamp>,
         now: MonotonicTime,
     ) -> Result<Arc<Moment>, CommandError> {
-        let kept = time.and_then(|time| lock(&self.moments).at(time, now));
+        let kept = time.and_then(|time| self.moments.lock().at(time, now));
         if let Some(moment) = kept {
             return Ok(moment);
         }
@@ -624,13 +624,13 @@ impl Node {
         };
         match time {
             Some(time) if time != present.time => Err(not_kept(time)),
-            _ => Ok(lock(&self.moments).keep(present, now)),
+            _ => Ok(self.moments.lock().keep(present, now)),
         }
     }
 
     /// Entries of the log were undone: what was read of them is not to be shown again.
     pub(crate) fn forget_moments(&self) {
-        lock(&self.moments).clear();
+        self.moments.lock().clear();
     }
 
     /// Waits for the write lock.
@@ -650,20 +650,20 @@ impl Node {
     }
 
     pub(crate) fn cursors(&self) -> MutexGuard<'_, Cursors> {
-        lock(&self.cursors)
+        self.cursors.lock()
     }
 
     pub(crate) fn sessions(&self) -> MutexGuard<'_, Sessions> {
-        lock(&self.sessions)
+        self.sessions.lock()
     }
 
     pub(crate) fn fail_points(&self) -> MutexGuard<'_, FailPoints> {
-        lock(&self.fail_points)
+        self.fail_points.lock()
     }
 
     /// Rows of sessions as the newest commit left them. For holders of the write lock only.
     pub(crate) fn known_rows(&self) -> MutexGuard<'_, KnownRows> {
-        lock(&self.known_rows)
+        self.known_rows.lock()
     }
 
     /// For holders of the write lock only.
@@ -713,10 +713,4 @@ impl Node {
         *catalog = Arc::new(changed);
         Ok(sequence)
     }
-}
-
-/// A command that panicked has changed nothing or committed a whole batch, and every guarded value
-/// is replaced as a whole, so the next command may go on.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

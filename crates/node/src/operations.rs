@@ -5,10 +5,12 @@
 //! command's [`Interrupt`].
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use bson::{Bson, Document, RawDocumentBuf, doc};
+
+use quorate_protocol::Lock;
 
 use crate::body::CommandBody;
 use crate::context::{Client, Command, Context, Interrupt, Interruption, Now};
@@ -44,14 +46,14 @@ pub(crate) struct Operation {
 /// The registry.
 pub(crate) struct Operations {
     next: AtomicI64,
-    running: Mutex<BTreeMap<OperationId, Arc<Operation>>>,
+    running: Lock<BTreeMap<OperationId, Arc<Operation>>>,
     /// Connections there are, and how many there were.
     connections: (AtomicI64, AtomicI64),
 }
 
 impl Default for Operations {
     fn default() -> Self {
-        Self { next: AtomicI64::new(1), running: Mutex::default(), connections: Default::default() }
+        Self { next: AtomicI64::new(1), running: Lock::default(), connections: Default::default() }
     }
 }
 
@@ -90,7 +92,7 @@ impl Registered {
 
 impl Drop for Registered {
     fn drop(&mut self) {
-        self.operations.lock().remove(&self.id);
+        self.operations.running.lock().remove(&self.id);
     }
 }
 
@@ -117,10 +119,6 @@ pub struct Progress {
 }
 
 impl Operations {
-    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<OperationId, Arc<Operation>>> {
-        self.running.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub(crate) fn register(
         self: &Arc<Self>,
         context: &Context,
@@ -136,7 +134,7 @@ impl Operations {
             interrupt: Arc::clone(&context.interrupt),
             precedes_profile,
         });
-        self.lock().insert(id, Arc::clone(&operation));
+        self.running.lock().insert(id, Arc::clone(&operation));
         Registered { operations: Arc::clone(self), id, operation }
     }
 
@@ -155,7 +153,7 @@ impl Operations {
     /// Asks a command to stop; none if there is no such command. Where a user is given, only if it is the user's own:
     /// returns whether it is asked.
     pub(crate) fn kill(&self, id: OperationId, by: Option<&LoggedIn>) -> Option<bool> {
-        let running = self.lock();
+        let running = self.running.lock();
         let operation = running.get(&id)?;
         let may = by.is_none_or(|by| operation.user().as_ref() == Some(by));
         if may {
@@ -166,7 +164,7 @@ impl Operations {
 
     /// Asks the commands of these sessions to stop, but for the one that asks.
     pub(crate) fn kill_sessions(&self, ended: &BTreeSet<SessionId>, asking: &Arc<Interrupt>) {
-        for operation in self.lock().values() {
+        for operation in self.running.lock().values() {
             let session = SessionId::from_command(&operation.command).ok().flatten();
             let is_ended = session.is_some_and(|id| ended.contains(&id));
             if is_ended && !Arc::ptr_eq(&operation.interrupt, asking) {
@@ -177,7 +175,7 @@ impl Operations {
 
     /// Every command in progress, or those of a user, as `currentOp` shows it.
     pub(crate) fn list(&self, host: &str, now: Now, of: Option<&LoggedIn>) -> Vec<Document> {
-        let running = self.lock();
+        let running = self.running.lock();
         let is_wanted =
             |operation: &Operation| of.is_none_or(|user| operation.user().as_ref() == Some(user));
         let wanted = running.iter().filter(|(_, operation)| is_wanted(operation));
@@ -186,7 +184,7 @@ impl Operations {
 
     /// How many commands read or look at something, and how many write.
     pub(crate) fn active(&self) -> (i32, i32) {
-        let running = self.lock();
+        let running = self.running.lock();
         let is_write = |operation: &&Arc<Operation>| {
             matches!(operation.kind(), "insert" | "update" | "remove")
         };
@@ -196,7 +194,7 @@ impl Operations {
 
     /// The commands that say how far they are.
     pub(crate) fn progress(&self) -> Vec<Progress> {
-        let running = self.lock();
+        let running = self.running.lock();
         let known = running.iter().filter_map(|(id, operation)| {
             let (done, total) = operation.interrupt.progress()?;
             let namespace = operation.namespace();

@@ -7,12 +7,14 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
 use bson::{Bson, Document, RawDocument, doc};
 use quorate_query::matcher::Matcher;
 use quorate_wire::to_bson_date_time;
+
+use quorate_protocol::Lock;
 
 use crate::catalog::Collection;
 use crate::context::{Client, Now};
@@ -73,7 +75,7 @@ impl ProfilerState {
 /// The settings, shared by all commands.
 #[derive(Debug)]
 pub(crate) struct Profiler {
-    state: Mutex<ProfilerState>,
+    state: Lock<ProfilerState>,
     /// From how many milliseconds on a command is looked at: 0 while a database is profiled. Nearly all
     /// commands look at this only.
     threshold: AtomicI64,
@@ -86,13 +88,13 @@ impl Default for Profiler {
             sample_rate: 1.0,
             databases: BTreeMap::new(),
         };
-        Self { state: Mutex::new(state), threshold: AtomicI64::new(DEFAULT_SLOW_MILLIS) }
+        Self { state: Lock::new(state), threshold: AtomicI64::new(DEFAULT_SLOW_MILLIS) }
     }
 }
 
 impl Profiler {
     pub(crate) fn lock(&self) -> MutexGuard<'_, ProfilerState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Changes the settings.

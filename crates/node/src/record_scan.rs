@@ -17,10 +17,12 @@
 use std::collections::VecDeque;
 use std::ops::Bound;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, PoisonError};
 
 use quorate_storage::key::RecordId;
 use quorate_storage::{Direction, ScanWalk, Walk};
+
+use quorate_protocol::Lock;
 
 use crate::catalog::Ident;
 use crate::error::{CommandError, ErrorCode};
@@ -233,7 +235,7 @@ impl<E: Examiner> RecordScan<E> {
         };
         let parts = Parts(Arc::new(Shared {
             source: Arc::clone(&self.source),
-            division: Mutex::new(division),
+            division: Lock::new(division),
             is_read: Condvar::new(),
             is_over: AtomicBool::new(false),
             helpers,
@@ -269,7 +271,7 @@ struct Parts<E: Examiner>(Arc<Shared<E>>);
 impl<E: Examiner> Drop for Parts<E> {
     fn drop(&mut self) {
         self.0.is_over.store(true, Ordering::Relaxed);
-        let ahead = std::mem::take(&mut self.0.division().ahead);
+        let ahead = std::mem::take(&mut self.0.division.lock().ahead);
         for slot in ahead {
             if let Slot::Read(part) = slot {
                 self.0.helpers.release(part.bytes);
@@ -280,7 +282,7 @@ impl<E: Examiner> Drop for Parts<E> {
 
 struct Shared<E: Examiner> {
     source: Arc<Source<E>>,
-    division: Mutex<Division<E::Item>>,
+    division: Lock<Division<E::Item>>,
     /// Signalled when a helper has read a part.
     is_read: Condvar,
     /// Whether the reader is gone.
@@ -356,16 +358,12 @@ impl<T> Division<T> {
 }
 
 impl<E: Examiner> Shared<E> {
-    fn division(&self) -> MutexGuard<'_, Division<E::Item>> {
-        self.division.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Asks the host for helpers while there are parts for them. Whether one has come.
     fn invite(self: &Arc<Self>) -> bool {
         let mut invited = false;
         // Helpers that end at once must not be asked for ever.
         for _ in 0..MAX_HELPERS {
-            let mut division = self.division();
+            let mut division = self.division.lock();
             if division.helpers >= MAX_HELPERS || division.next > division.last {
                 break;
             }
@@ -382,7 +380,7 @@ impl<E: Examiner> Shared<E> {
 
     /// The part that comes next; none after the last.
     fn next_part(self: &Arc<Self>) -> Option<Part<E::Item>> {
-        let mut division = self.division();
+        let mut division = self.division.lock();
         loop {
             match division.ahead.front() {
                 // No reader has it: it is read as it is consumed.
@@ -410,7 +408,7 @@ impl<E: Examiner> Shared<E> {
                     Some((number, records)) => {
                         drop(division);
                         Claim { shared: self, number, is_read: false }.read(records);
-                        division = self.division();
+                        division = self.division.lock();
                     }
                     None => {
                         let waited = self.is_read.wait(division);
@@ -473,7 +471,7 @@ struct Helper<E: Examiner>(Arc<Shared<E>>);
 impl<E: Examiner> Helper<E> {
     fn help(&self) {
         while !self.0.is_over.load(Ordering::Relaxed) {
-            let claimed = self.0.division().claim_ahead(&self.0.helpers);
+            let claimed = self.0.division.lock().claim_ahead(&self.0.helpers);
             let Some((number, records)) = claimed else { return };
             Claim { shared: &self.0, number, is_read: false }.read(records);
         }
@@ -482,7 +480,7 @@ impl<E: Examiner> Helper<E> {
 
 impl<E: Examiner> Drop for Helper<E> {
     fn drop(&mut self) {
-        self.0.division().helpers -= 1;
+        self.0.division.lock().helpers -= 1;
     }
 }
 
@@ -502,7 +500,7 @@ impl<E: Examiner> Claim<'_, E> {
     }
 
     fn hand_in(&self, part: Part<E::Item>) {
-        let mut division = self.shared.division();
+        let mut division = self.shared.division.lock();
         // Nothing is ahead of a reader that is gone.
         let Some(place) = self.number.checked_sub(division.front) else { return };
         if let Some(slot) = division.ahead.get_mut(place as usize) {

@@ -31,11 +31,11 @@ mod writing;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
 use quorate_protocol::{
-    MemberState, OpTimeAndWallTime, ReplicaSetConfig, ServerAddress, Term, TopologyVersion,
+    Lock, MemberState, OpTimeAndWallTime, ReplicaSetConfig, ServerAddress, Term, TopologyVersion,
 };
 use quorate_replication::{MemberHello, NoopReason};
 use quorate_storage::{Bytes, CommitSequence, KeyspaceId};
@@ -154,7 +154,7 @@ pub(crate) struct Replication {
     /// What clients were told of it last.
     pub(crate) hello_replies: HelloReplies,
     /// The writes under way, which end early when the member steps down.
-    writers: Mutex<Vec<Arc<Interrupt>>>,
+    writers: Lock<Vec<Arc<Interrupt>>>,
     /// What is read ahead of applying.
     pub(crate) prefetch: PrefetchSetting,
     /// Batches of so many entries or more are prepared by threads.
@@ -164,23 +164,23 @@ pub(crate) struct Replication {
     /// Whether clients' connections end when the member steps down.
     pub(crate) closes_on_step_down: AtomicBool,
     /// For how long entries are kept, however many there are.
-    min_retention: Mutex<Duration>,
+    min_retention: Lock<Duration>,
     /// Where the log stands. Its end and writability change under the write lock only.
-    log: Mutex<Log>,
+    log: Lock<Log>,
     /// The time of its last entry, for reads that need to know no more.
     newest: AtomicU64,
     /// The newest entries, so that a follower near the end of the log needs no reads from the store.
-    recent: Mutex<Recent>,
+    recent: Lock<Recent>,
     /// The commit point that was stored last.
-    kept_commit_point: Mutex<OpTimeAndWallTime>,
+    kept_commit_point: Lock<OpTimeAndWallTime>,
     /// How far undo rows and images were removed.
     pub(crate) trimmed: Trimmed,
     /// Unique indexes of a copy that is not consistent yet, by the collection's uuid.
-    deferred_indexes: Mutex<Vec<(bson::Binary, bson::Document)>>,
+    deferred_indexes: Lock<Vec<(bson::Binary, bson::Document)>>,
     /// Collections of a copy that are not known to be copied whole.
-    partial_copies: Mutex<Vec<bson::Binary>>,
+    partial_copies: Lock<Vec<bson::Binary>>,
     /// Collections that the log renames and the copy does not hold. The log has to drop them, or the copy lacks them.
-    missing_copies: Mutex<Vec<bson::Binary>>,
+    missing_copies: Lock<Vec<bson::Binary>>,
     listener: OnceLock<AppendListener>,
     standing_listener: OnceLock<StandingListener>,
     failure_listener: OnceLock<FailureListener>,
@@ -205,7 +205,7 @@ impl Replication {
 
     /// Notes a write under way, until the guard is dropped.
     pub(crate) fn writer_runs(&self, interrupt: &Arc<Interrupt>) -> RunningWriter<'_> {
-        guard(&self.writers).push(Arc::clone(interrupt));
+        self.writers.lock().push(Arc::clone(interrupt));
         RunningWriter { replication: self, interrupt: Arc::clone(interrupt) }
     }
 
@@ -214,16 +214,16 @@ impl Replication {
     }
 
     pub(crate) fn min_retention(&self) -> Duration {
-        *guard(&self.min_retention)
+        *self.min_retention.lock()
     }
 
     pub(crate) fn set_min_retention(&self, retention: Duration) {
-        *guard(&self.min_retention) = retention;
+        *self.min_retention.lock() = retention;
     }
 
     /// Whether this commit point is not the one that was stored last. Notes it as stored.
     fn is_commit_point_news(&self, committed: OpTimeAndWallTime) -> bool {
-        std::mem::replace(&mut *guard(&self.kept_commit_point), committed) != committed
+        std::mem::replace(&mut *self.kept_commit_point.lock(), committed) != committed
     }
 
     /// The log has grown by these entries, in this commit, after which the data is as in this view.
@@ -237,7 +237,7 @@ impl Replication {
         let Some(last) = entries.last().map(|(position, _)| *position) else { return };
         let bytes = entries.iter().map(|(_, entry)| entry.len() as u64).sum();
         let first = entries[0].0;
-        guard(&self.recent).extend(entries);
+        self.recent.lock().extend(entries);
         self.grown(sequence, first, last, bytes, view);
     }
 
@@ -250,21 +250,21 @@ impl Replication {
 
     /// Whether writers are slowed while a majority falls behind.
     pub(crate) fn has_flow_control(&self) -> bool {
-        guard(&self.log).flow.is_enabled()
+        self.log.lock().flow.is_enabled()
     }
 
     pub(crate) fn set_flow_control(&self, enabled: bool) {
-        guard(&self.log).flow.set_enabled(enabled);
+        self.log.lock().flow.set_enabled(enabled);
     }
 
     /// The oplog may have so many bytes.
     pub(crate) fn set_oplog_size(&self, bytes: u64) {
-        guard(&self.log).flow.set_oplog_size(bytes);
+        self.log.lock().flow.set_oplog_size(bytes);
     }
 
     /// `flowControl` of `serverStatus`.
     pub(crate) fn flow_statistics(&self, now: Now) -> bson::Document {
-        guard(&self.log).flow.statistics(now)
+        self.log.lock().flow.statistics(now)
     }
 
     pub(crate) fn published(&self) -> Option<Arc<Published>> {
@@ -285,7 +285,7 @@ pub(crate) struct RunningWriter<'a> {
 
 impl Drop for RunningWriter<'_> {
     fn drop(&mut self) {
-        guard(&self.replication.writers).retain(|known| !Arc::ptr_eq(known, &self.interrupt));
+        self.replication.writers.lock().retain(|known| !Arc::ptr_eq(known, &self.interrupt));
     }
 }
 
@@ -314,20 +314,20 @@ impl Node {
             oplog,
             published: RwLock::new(None),
             hello_replies: HelloReplies::default(),
-            writers: Mutex::default(),
+            writers: Lock::default(),
             prefetch: PrefetchSetting::new(self.options().index_prefetch),
             prepares_from: AtomicUsize::new(prepare::MIN_ENTRIES),
             transaction_entry_bytes: AtomicUsize::new(MAX_ENTRY_BYTES),
             closes_on_step_down: AtomicBool::new(false),
-            min_retention: Mutex::new(facts::min_retention(self, keyspace)?),
-            log: Mutex::default(),
+            min_retention: Lock::new(facts::min_retention(self, keyspace)?),
+            log: Lock::default(),
             newest: AtomicU64::default(),
-            recent: Mutex::default(),
-            kept_commit_point: Mutex::default(),
+            recent: Lock::default(),
+            kept_commit_point: Lock::default(),
             trimmed: Trimmed::default(),
-            deferred_indexes: Mutex::default(),
-            partial_copies: Mutex::default(),
-            missing_copies: Mutex::default(),
+            deferred_indexes: Lock::default(),
+            partial_copies: Lock::default(),
+            missing_copies: Lock::default(),
             listener: OnceLock::new(),
             standing_listener: OnceLock::new(),
             failure_listener: OnceLock::new(),
@@ -370,7 +370,7 @@ impl Node {
     pub fn set_writable(&self, term: Option<Term>, now: Now) {
         let Some(replication) = self.replication() else { return };
         if term.is_none() {
-            for writer in guard(&replication.writers).iter() {
+            for writer in replication.writers.lock().iter() {
                 writer.set(Interruption::StateChange);
             }
         }
@@ -381,7 +381,7 @@ impl Node {
 
     /// How long a client's write that comes now is held back, because a majority has fallen behind.
     pub fn write_pause(&self, now: Now) -> Duration {
-        self.replication().map_or(Duration::ZERO, |known| guard(&known.log).flow.pause(now))
+        self.replication().map_or(Duration::ZERO, |known| known.log.lock().flow.pause(now))
     }
 
     /// Whether the server is to close the connections of clients when the member steps down.
@@ -399,7 +399,7 @@ impl Node {
 
     /// How far the log is.
     pub fn log_positions(&self) -> LogPositions {
-        self.replication().map(|known| guard(&known.log).positions()).unwrap_or_default()
+        self.replication().map(|known| known.log.lock().positions()).unwrap_or_default()
     }
 
     /// Forces everything committed so far to disk and says how far the log is. Blocks.
@@ -453,10 +453,6 @@ impl Node {
         }
         Ok(position)
     }
-}
-
-fn guard<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The error for a write where none may happen.

@@ -7,13 +7,15 @@
 use std::cell::Cell;
 use std::cmp::{self, Reverse};
 use std::collections::BinaryHeap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bson::{Bson, Document, RawDocument, RawDocumentBuf};
 use quorate_query::value::Path;
 use quorate_query::{Charge, Kept, Meter, sorted};
 use quorate_storage::key::FieldOrder;
+
+use quorate_protocol::Lock;
 
 use crate::error::{CommandError, ErrorCode};
 use crate::fields::whole_number;
@@ -86,7 +88,7 @@ pub(crate) struct Bar {
     order: SortOrder,
     /// The first bytes of the key, which nearly always decide; all ones without a bar.
     first_bytes: AtomicU64,
-    key: Mutex<Option<Vec<u8>>>,
+    key: Lock<Option<Vec<u8>>>,
 }
 
 thread_local! {
@@ -96,7 +98,7 @@ thread_local! {
 
 impl Bar {
     pub(crate) fn new(order: SortOrder) -> Self {
-        Self { order, first_bytes: AtomicU64::new(u64::MAX), key: Mutex::default() }
+        Self { order, first_bytes: AtomicU64::new(u64::MAX), key: Lock::default() }
     }
 
     /// Whether a document that was not taken in yet may be among the first.
@@ -110,7 +112,7 @@ impl Bar {
         let passes = match first_bytes_of(&key).cmp(&first_bytes) {
             cmp::Ordering::Less => true,
             cmp::Ordering::Greater => false,
-            cmp::Ordering::Equal => self.key().as_ref().is_none_or(|bar| key < *bar),
+            cmp::Ordering::Equal => self.key.lock().as_ref().is_none_or(|bar| key < *bar),
         };
         KEY.set(key);
         Ok(passes)
@@ -118,7 +120,7 @@ impl Bar {
 
     /// Documents with this key, or a greater one, no longer pass.
     fn lower(&self, key: &[u8]) {
-        let mut bar = self.key();
+        let mut bar = self.key.lock();
         // A sort that has put documents aside begins anew, and may come to a greater key.
         if bar.as_ref().is_some_and(|bar| **bar <= *key) {
             return;
@@ -126,10 +128,6 @@ impl Bar {
         *bar = Some(key.to_vec());
         // Whatever a thread sees of the two, it keeps what may pass: keys only become smaller.
         self.first_bytes.store(first_bytes_of(key), Ordering::Relaxed);
-    }
-
-    fn key(&self) -> MutexGuard<'_, Option<Vec<u8>>> {
-        self.key.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

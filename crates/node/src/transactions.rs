@@ -26,10 +26,10 @@ mod stage;
 mod waiting;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use bson::Document;
-use quorate_protocol::WallTime;
+use quorate_protocol::{Lock, WallTime};
 use quorate_transactions::{Refusal, TransactionId, Transactions};
 
 pub(crate) use self::chain::{MAX_ENTRY_BYTES, is_abort, is_apply_ops, is_partial, previous_of};
@@ -81,15 +81,15 @@ pub(crate) struct Body {
     pub(crate) is_of_the_past: bool,
     pub(crate) read_concern: Document,
     pub(crate) began: WallTime,
-    stage: Arc<Mutex<Stage>>,
+    stage: Arc<Lock<Stage>>,
     /// The collections that it has read or written: changes of their description wait for its end.
-    uses: Mutex<BTreeSet<Ident>>,
+    uses: Lock<BTreeSet<Ident>>,
 }
 
 impl Body {
     /// All collections as the transaction's next statement sees them.
     pub(crate) fn catalog(&self) -> Arc<Catalog> {
-        Arc::clone(&lock(&self.stage).catalog)
+        Arc::clone(&self.stage.lock().catalog)
     }
 
     /// A collection and the data as the transaction's next statement sees them.
@@ -100,7 +100,7 @@ impl Body {
         namespace: &Namespace,
     ) -> Result<(Option<Arc<Collection>>, View), CommandError> {
         let collection = self.collection(node, interrupt, namespace)?;
-        let snapshot = lock(&self.stage).overlay.view(&self.moment.view.snapshot);
+        let snapshot = self.stage.lock().overlay.view(&self.moment.view.snapshot);
         Ok((collection, View { snapshot, ..self.moment.view.clone() }))
     }
 
@@ -111,7 +111,7 @@ impl Body {
         interrupt: &Interrupt,
         namespace: &Namespace,
     ) -> Result<Option<Arc<Collection>>, CommandError> {
-        let stage = lock(&self.stage);
+        let stage = self.stage.lock();
         let collection = stage.catalog.get(namespace).cloned();
         let is_own = stage.created.contains(namespace);
         drop(stage);
@@ -131,7 +131,7 @@ impl Body {
         is_own: bool,
     ) -> Result<(), CommandError> {
         if let Some(seen) = seen {
-            lock(&self.uses).insert(seen.ident);
+            self.uses.lock().insert(seen.ident);
         }
         let now = node.catalog();
         let now = now.get(namespace);
@@ -147,15 +147,11 @@ impl Body {
     }
 
     pub(crate) fn uses(&self, ident: Ident) -> bool {
-        lock(&self.uses).contains(&ident)
+        self.uses.lock().contains(&ident)
     }
 }
 
 /// The error of a refusal. Labels are added where the reply is made.
 pub(crate) fn refused(refusal: Refusal) -> CommandError {
     CommandError::new(ErrorCode(refusal.code()), refusal.to_string())
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -9,7 +9,7 @@ mod page;
 mod roles;
 mod scram;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 
 use bson::{Bson, Document, doc};
 use quorate_authentication::scram::{ServerConversation, StoredCredentials};
@@ -22,6 +22,8 @@ pub(crate) use quorate_authentication::ScramMechanism as Mechanism;
 
 pub(crate) use self::roles::Role;
 pub(crate) use self::scram::{credentials_to_document, decoy_credentials, failed, scram_refused};
+use quorate_protocol::Lock;
+
 use crate::command_table::{Access, CommandFacts};
 use crate::context::{Client, Command, Interrupt};
 use crate::error::{CommandError, ErrorCode};
@@ -137,7 +139,7 @@ pub(crate) fn find_user(
 
 /// Who a connection has proved to be. Shared by everything that speaks for the connection.
 #[derive(Clone, Debug, Default)]
-pub struct Login(Arc<Mutex<LoginState>>);
+pub struct Login(Arc<Lock<LoginState>>);
 
 #[derive(Debug, Default)]
 pub(crate) struct LoginState {
@@ -188,7 +190,7 @@ impl Login {
     }
 
     pub(crate) fn state(&self) -> MutexGuard<'_, LoginState> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

@@ -6,10 +6,11 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, PoisonError};
 use std::time::Instant;
 
 use quorate_node::{Interrupt, Interruption};
+use quorate_protocol::Lock;
 
 #[derive(Default)]
 struct Queue {
@@ -21,14 +22,8 @@ struct Queue {
 
 #[derive(Default)]
 struct Inner {
-    queue: Mutex<Queue>,
+    queue: Lock<Queue>,
     changed: Condvar,
-}
-
-impl Inner {
-    fn lock(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 /// The limits under way. The thread ends when this is dropped.
@@ -52,7 +47,7 @@ impl Deadlines {
 
     /// Stops a command at this time.
     pub(crate) fn add(&self, at: Instant, interrupt: Arc<Interrupt>) -> Deadline {
-        let mut queue = self.0.lock();
+        let mut queue = self.0.queue.lock();
         queue.next += 1;
         let key = (at, queue.next);
         queue.due.insert(key, interrupt);
@@ -67,19 +62,19 @@ impl Deadlines {
 
 impl Drop for Deadlines {
     fn drop(&mut self) {
-        self.0.lock().ended = true;
+        self.0.queue.lock().ended = true;
         self.0.changed.notify_one();
     }
 }
 
 impl Drop for Deadline {
     fn drop(&mut self) {
-        self.inner.lock().due.remove(&self.key);
+        self.inner.queue.lock().due.remove(&self.key);
     }
 }
 
 fn watch(inner: &Inner) {
-    let mut queue = inner.lock();
+    let mut queue = inner.queue.lock();
     while !queue.ended {
         let now = Instant::now();
         let Some(first) = queue.due.first_entry() else {
@@ -116,6 +111,6 @@ mod tests {
             std::thread::yield_now();
         }
         assert!(late.check().is_ok());
-        assert_eq!(deadlines.0.lock().due.len(), 1);
+        assert_eq!(deadlines.0.queue.lock().due.len(), 1);
     }
 }

@@ -6,11 +6,11 @@
 use std::collections::VecDeque;
 use std::fmt::{self, Write as _};
 use std::io::Write as _;
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::OnceLock;
 
 use bson::{Bson, Document, doc};
 use quorate_node::{Command, CommandError, ErrorCode};
-use quorate_protocol::Visible;
+use quorate_protocol::{Lock, Visible};
 use serde_json::{Map, Value, json};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
@@ -20,7 +20,7 @@ use tracing::{Event, Level, Metadata, Subscriber};
 const MAX_RECENT: usize = 1024;
 
 /// The lines told last, and how many there were.
-static RECENT: OnceLock<Mutex<Recent>> = OnceLock::new();
+static RECENT: OnceLock<Lock<Recent>> = OnceLock::new();
 
 #[derive(Default)]
 struct Recent {
@@ -50,8 +50,8 @@ pub(crate) fn get_log(command: &Command) -> Result<Document, CommandError> {
             Ok(doc! { "names": ["global", "startupWarnings"], "ok": 1.0 })
         }
         Some(Bson::String(name)) if name == "global" => {
-            let recent = RECENT.get_or_init(Mutex::default);
-            let recent = recent.lock().unwrap_or_else(PoisonError::into_inner);
+            let recent = RECENT.get_or_init(Lock::default);
+            let recent = recent.lock();
             let lines: Vec<Bson> = recent.lines.iter().map(|line| line.as_str().into()).collect();
             Ok(doc! { "totalLinesWritten": recent.written as i64, "log": lines, "ok": 1.0 })
         }
@@ -94,8 +94,8 @@ impl Subscriber for Log {
         };
         // If stderr is closed, the line is lost, and nothing else.
         let _ = writeln!(std::io::stderr().lock(), "{shown}");
-        let recent = RECENT.get_or_init(Mutex::default);
-        let mut recent = recent.lock().unwrap_or_else(PoisonError::into_inner);
+        let recent = RECENT.get_or_init(Lock::default);
+        let mut recent = recent.lock();
         recent.written += 1;
         if recent.lines.len() >= MAX_RECENT {
             recent.lines.pop_front();

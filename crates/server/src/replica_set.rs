@@ -30,14 +30,16 @@ mod threads;
 mod write_concern;
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bson::{Document, RawDocumentBuf, doc};
 use quorate_member::{CloneProgress, EntrySource, RoleView, SetView};
 use quorate_node::{Command, CommandError, ErrorCode, Node, Standing};
-use quorate_protocol::{MemberState, OpTime, OpTimeAndWallTime, PositionReport, ServerAddress};
+use quorate_protocol::{
+    Lock, MemberState, OpTime, OpTimeAndWallTime, PositionReport, ServerAddress,
+};
 use quorate_replication::{
     Input, MemberOptions, Reply, Request, Status, WaiterId, config_warnings,
 };
@@ -126,7 +128,7 @@ pub(crate) struct ReplicaSet {
     streams: Arc<Notify>,
     progress: CloneProgress,
     next_waiter: AtomicU64,
-    parts: Mutex<Option<host::Parts>>,
+    parts: Lock<Option<host::Parts>>,
 }
 
 impl ReplicaSet {
@@ -186,7 +188,7 @@ impl ReplicaSet {
             farewells,
             gate,
         };
-        let parts = Mutex::new(Some(parts));
+        let parts = Lock::new(Some(parts));
         let next_waiter = AtomicU64::new(1);
         Ok(Self {
             inbox,
@@ -207,7 +209,7 @@ impl ReplicaSet {
 
     /// Starts the host and its threads. Ends with an error if the member cannot go on.
     pub(crate) async fn run(&self) -> Result<(), String> {
-        let parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let parts = self.parts.lock().take();
         match parts {
             Some(parts) => {
                 // It ends when the host does, and never before it.

@@ -9,6 +9,7 @@ use std::sync::{Arc, Condvar, PoisonError};
 use std::time::Duration;
 
 use quorate_node::{CommandError, ErrorCode, Node};
+use quorate_protocol::Lock;
 use tokio::sync::{Mutex, OwnedRwLockWriteGuard, RwLock, RwLockReadGuard};
 
 /// How long `fsync` waits for running writes to end; the manual's `fsyncLockAcquisitionTimeoutMillis`.
@@ -22,7 +23,7 @@ pub(crate) type Entered<'a> = RwLockReadGuard<'a, ()>;
 pub(crate) struct WriteGate {
     gate: Arc<RwLock<()>>,
     locks: Mutex<Locks>,
-    disk: std::sync::Mutex<DiskRoom>,
+    disk: Lock<DiskRoom>,
     has_room: Condvar,
 }
 
@@ -52,31 +53,27 @@ impl WriteGate {
     /// The same for a thread that applies entries of other members, which wait for room on the disk as
     /// well. Clients' writes are refused without it, and what is removed makes some.
     pub(crate) fn blocking_enter(&self) -> Entered<'_> {
-        let waited = self.has_room.wait_while(self.disk(), |disk| disk.full);
+        let waited = self.has_room.wait_while(self.disk.lock(), |disk| disk.full);
         drop(waited.unwrap_or_else(PoisonError::into_inner));
         self.gate.blocking_read()
     }
 
     /// Passes with entries of other members if nothing keeps them out.
     pub(crate) fn try_enter_to_apply(&self) -> Option<Entered<'_>> {
-        let full = self.disk().full;
+        let full = self.disk.lock().full;
         if full { None } else { self.try_enter() }
-    }
-
-    fn disk(&self) -> std::sync::MutexGuard<'_, DiskRoom> {
-        self.disk.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Says whether the disk is full.
     pub(crate) fn set_disk_full(&self, full: bool) {
-        self.disk().full = full;
+        self.disk.lock().full = full;
         self.has_room.notify_all();
     }
 
     /// A write has failed for want of room before the check of the disk. From now on entries wait for room.
     /// False if they cannot, because the server ends.
     pub(crate) fn meet_end_of_disk(&self) -> bool {
-        let mut disk = self.disk();
+        let mut disk = self.disk.lock();
         disk.met_end = true;
         disk.full = !disk.ended;
         disk.full
@@ -84,12 +81,12 @@ impl WriteGate {
 
     /// Whether a write has failed for want of room since the last call.
     pub(crate) fn has_met_end_of_disk(&self) -> bool {
-        std::mem::take(&mut self.disk().met_end)
+        std::mem::take(&mut self.disk.lock().met_end)
     }
 
     /// The server ends: entries that wait for room wait no longer.
     pub(crate) fn end(&self) {
-        self.disk().ended = true;
+        self.disk.lock().ended = true;
         self.set_disk_full(false);
     }
 

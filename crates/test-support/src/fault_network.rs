@@ -13,9 +13,11 @@
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, PoisonError};
 use std::thread;
 use std::time::Duration;
+
+use quorate_protocol::Lock;
 
 /// Bytes that are copied at once.
 const CHUNK_BYTES: usize = 64 * 1024;
@@ -50,7 +52,7 @@ pub struct FaultNetwork {
 
 #[derive(Debug, Default)]
 struct Shared {
-    state: Mutex<State>,
+    state: Lock<State>,
     changed: Condvar,
 }
 
@@ -103,7 +105,7 @@ impl FaultNetwork {
     pub fn add(&self) -> io::Result<usize> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         let proxy = listener.local_addr()?;
-        let mut state = self.shared.lock();
+        let mut state = self.shared.state.lock();
         let place = state.members.len();
         if place >= MAX_MEMBERS {
             return Err(io::Error::other("a replica set has at most 50 members"));
@@ -112,7 +114,7 @@ impl FaultNetwork {
         let shared = Arc::clone(&self.shared);
         thread::Builder::new().name(format!("proxy {place}")).spawn(move || {
             for near in listener.incoming() {
-                if shared.lock().ended {
+                if shared.state.lock().ended {
                     return;
                 }
                 // One that fails to be taken over is closed, as a proxy does.
@@ -126,7 +128,7 @@ impl FaultNetwork {
 
     /// The port by which the others reach a member.
     pub fn port(&self, member: usize) -> u16 {
-        self.shared.lock().members[member].proxy.port()
+        self.shared.state.lock().members[member].proxy.port()
     }
 
     /// Starts a member's process. Its connections are served once its number is known. The error is
@@ -136,7 +138,7 @@ impl FaultNetwork {
         member: usize,
         start: impl FnOnce() -> io::Result<(u32, T)>,
     ) -> io::Result<T> {
-        let mut state = self.shared.lock();
+        let mut state = self.shared.state.lock();
         let (process, started) = start()?;
         state.members[member].process = Some(process);
         Ok(started)
@@ -144,12 +146,12 @@ impl FaultNetwork {
 
     /// Names the port on which a member's process listens.
     pub fn listens(&self, member: usize, port: u16) {
-        self.shared.lock().members[member].port = Some(port);
+        self.shared.state.lock().members[member].port = Some(port);
     }
 
     /// Sets what happens to bytes from one member to another.
     pub fn set(&self, from: usize, to: usize, flow: Flow) {
-        let mut state = self.shared.lock();
+        let mut state = self.shared.state.lock();
         state.flows.insert((from, to), flow);
         if flow == Flow::Reset {
             let hit = |ends| ends == Some((from, to)) || ends == Some((to, from));
@@ -171,14 +173,14 @@ impl FaultNetwork {
 
     /// Lets everything pass again.
     pub fn heal(&self) {
-        self.shared.lock().flows.clear();
+        self.shared.state.lock().flows.clear();
         self.shared.changed.notify_all();
     }
 }
 
 impl Drop for FaultNetwork {
     fn drop(&mut self) {
-        let mut state = self.shared.lock();
+        let mut state = self.shared.state.lock();
         state.ended = true;
         state.connections.values().for_each(Connection::reset);
         let proxies: Vec<SocketAddr> = state.members.iter().map(|member| member.proxy).collect();
@@ -192,16 +194,12 @@ impl Drop for FaultNetwork {
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Joins a dialler to the member that it dialled.
     fn take_over(shared: &Arc<Self>, to: usize, near: TcpStream) -> io::Result<()> {
         let dialled_from = near.peer_addr()?.port();
         // Looking at every socket of the machine takes long, so no other thread waits for it.
         let (port, proxy, processes) = {
-            let state = shared.lock();
+            let state = shared.state.lock();
             let processes: Vec<_> = state.members.iter().map(|member| member.process).collect();
             (state.members[to].port, state.members[to].proxy.port(), processes)
         };
@@ -217,7 +215,7 @@ impl Shared {
         far.set_nodelay(true)?;
         let (up_from, up_to) = (near.try_clone()?, far.try_clone()?);
         let (down_from, down_to) = (far.try_clone()?, near.try_clone()?);
-        let mut state = shared.lock();
+        let mut state = shared.state.lock();
         if state.ended || state.connections.len() >= MAX_CONNECTIONS {
             return Ok(());
         }
@@ -232,7 +230,7 @@ impl Shared {
             thread::spawn(move || {
                 // However it ended, the connection is of no more use.
                 let _ = shared.copy(source, target, flow);
-                if let Some(connection) = shared.lock().connections.remove(&number) {
+                if let Some(connection) = shared.state.lock().connections.remove(&number) {
                     connection.reset();
                 }
             });
@@ -241,7 +239,7 @@ impl Shared {
     }
 
     fn flow(&self, from: usize, to: usize) -> Flow {
-        self.lock().flows.get(&(from, to)).copied().unwrap_or_default()
+        self.state.lock().flows.get(&(from, to)).copied().unwrap_or_default()
     }
 
     /// Copies bytes of one direction until either end is gone.
@@ -274,7 +272,7 @@ impl Shared {
     /// Waits while the flow is of a kind, and gives what it is then. The end of the network ends
     /// every wait; the sockets are closed by then.
     fn wait_while(&self, from: usize, to: usize, kind: impl Fn(Flow) -> bool) -> Flow {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         loop {
             let flow = state.flows.get(&(from, to)).copied().unwrap_or_default();
             if state.ended || !kind(flow) {

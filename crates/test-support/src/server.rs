@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bson::raw::{RawBsonRef, RawDocument, RawDocumentBuf, cstr};
 use bson::rawdoc;
-use quorate_protocol::{ObjectId, ServerAddress, TopologyVersion};
+use quorate_protocol::{Lock, ObjectId, ServerAddress, TopologyVersion};
 use quorate_wire::{
     Decoder, MessageHeader, MsgFlags, MsgWriter, OpMsg, Payload, RequestId, parse_topology_version,
     topology_version_document,
@@ -58,7 +58,7 @@ pub struct FakeServer {
 
 #[derive(Debug)]
 struct Shared {
-    script: Mutex<Script>,
+    script: Lock<Script>,
     /// The counter of `topologyVersion`; raised whenever the hello reply changes.
     version: watch::Sender<i64>,
     /// Raised to make every connection end.
@@ -91,7 +91,7 @@ impl FakeServer {
             accepted: 0,
         };
         let shared = Arc::new(Shared {
-            script: Mutex::new(script),
+            script: Lock::new(script),
             version: watch::Sender::new(1),
             kill: watch::Sender::new(0),
             open: watch::Sender::new(0),
@@ -113,33 +113,33 @@ impl FakeServer {
     /// Answers hello with this from now on; `ok`, `helloOk` and `topologyVersion` are added. A client that
     /// streams hears of it at once.
     pub fn set_hello(&self, hello: RawDocumentBuf) {
-        self.shared.lock().hello = hello;
+        self.shared.script.lock().hello = hello;
         self.shared.version.send_modify(|version| *version += 1);
     }
 
     /// Whether hello replies carry a `topologyVersion`, without which clients poll.
     pub fn set_streaming(&self, streams: bool) {
-        self.shared.lock().streams = streams;
+        self.shared.script.lock().streams = streams;
     }
 
     /// Answers a command with this from now on. `ok: 1` is added unless it is there.
     pub fn set_reply(&self, command: &str, reply: RawDocumentBuf) {
-        self.shared.lock().replies.insert(command.to_owned(), reply);
+        self.shared.script.lock().replies.insert(command.to_owned(), reply);
     }
 
     /// Lets commands fail; `None` lets them be.
     pub fn set_fail_point(&self, fail_point: Option<FailPoint>) {
-        self.shared.lock().fail_point = fail_point;
+        self.shared.script.lock().fail_point = fail_point;
     }
 
     /// The commands received so far, in order, hello included.
     pub fn commands(&self) -> Vec<RawDocumentBuf> {
-        self.shared.lock().seen.clone()
+        self.shared.script.lock().seen.clone()
     }
 
     /// The names of the commands received so far, without hello.
     pub fn command_names(&self) -> Vec<String> {
-        let seen = &self.shared.lock().seen;
+        let seen = &self.shared.script.lock().seen;
         let names = seen.iter().filter_map(|command| command_name(command));
         names.filter(|name| !is_hello(name)).map(str::to_owned).collect()
     }
@@ -158,7 +158,7 @@ impl FakeServer {
 
     /// How many connections were ever accepted.
     pub fn accepted_connections(&self) -> usize {
-        self.shared.lock().accepted
+        self.shared.script.lock().accepted
     }
 
     /// Closes every connection; new ones are accepted.
@@ -178,10 +178,6 @@ impl Drop for FakeServer {
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, Script> {
-        self.script.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn topology_version(&self) -> TopologyVersion {
         // One process, one id: a restart is another process.
         let process_id = ObjectId::from_bytes([0x51; 12]);
@@ -189,7 +185,7 @@ impl Shared {
     }
 
     fn hello_reply(&self) -> RawDocumentBuf {
-        let script = self.lock();
+        let script = self.script.lock();
         let mut reply = script.hello.clone();
         if script.streams {
             let version = topology_version_document(self.topology_version());
@@ -227,7 +223,7 @@ struct Open(Arc<Shared>);
 
 impl Open {
     fn new(shared: &Arc<Shared>) -> Self {
-        shared.lock().accepted += 1;
+        shared.script.lock().accepted += 1;
         shared.open.send_modify(|open| *open += 1);
         Self(Arc::clone(shared))
     }
@@ -298,7 +294,7 @@ impl Peer {
             self.app_name = application.and_then(|a| a.get_str("name")).ok().map(str::to_owned);
         }
         let strike = {
-            let mut script = self.shared.lock();
+            let mut script = self.shared.script.lock();
             if script.seen.len() == MAX_REMEMBERED_COMMANDS {
                 script.seen.clear();
             }
@@ -330,7 +326,7 @@ impl Peer {
     }
 
     fn scripted_reply(&self, name: &str, body: &RawDocument, strike: Strike) -> RawDocumentBuf {
-        let mut script = self.shared.lock();
+        let mut script = self.shared.script.lock();
         let mut reply = match script.replies.get(name) {
             Some(reply) => reply.clone(),
             None => match name {

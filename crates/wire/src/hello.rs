@@ -8,12 +8,11 @@
 //! One pass over the document, no copy of it, and no memory beyond the bounds named here.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bson::raw::RawDocument;
 use bson::spec::ElementType;
 use quorate_protocol::{
-    AddressError, AddressList, ElectionId, HelloReply, LastWrite, OpTime, ServerAddress,
+    AddressError, AddressList, ElectionId, HelloReply, LastWrite, Lock, OpTime, ServerAddress,
     SetVersion, TagSet, TopologyVersion,
 };
 
@@ -140,23 +139,19 @@ fn known_name(key: &str) -> Option<&'static str> {
 /// Lists of members that replies have shown, by their bytes. All members of a set show the same lists:
 /// reading each anew would cost as much as there are members, for every member.
 #[derive(Debug, Default)]
-pub struct KnownMembers(Mutex<VecDeque<(Box<[u8]>, AddressList)>>);
+pub struct KnownMembers(Lock<VecDeque<(Box<[u8]>, AddressList)>>);
 
 impl KnownMembers {
     /// How many lists are remembered: some sets in different states.
     const MOST: usize = 8;
 
-    fn lock(&self) -> MutexGuard<'_, VecDeque<(Box<[u8]>, AddressList)>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn get(&self, bytes: &[u8]) -> Option<AddressList> {
-        let lists = self.lock();
+        let lists = self.0.lock();
         lists.iter().find(|(known, _)| **known == *bytes).map(|(_, list)| list.clone())
     }
 
     fn keep(&self, bytes: &[u8], list: &AddressList) {
-        let mut lists = self.lock();
+        let mut lists = self.0.lock();
         if lists.len() == Self::MOST {
             lists.pop_front();
         }

@@ -3,10 +3,11 @@
 //! Channel binding is not offered: servers do not support it.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
+
+use quorate_protocol::Lock;
 
 use super::{ScramError, ScramMechanism, equal_in_constant_time, exclusive_or};
 
@@ -37,16 +38,16 @@ type KeyName = (ScramMechanism, Vec<u8>, u32);
 /// Keys of one credential, so that only the first connection pays for the iterations.
 #[derive(Debug, Default)]
 pub struct KeyCache {
-    keys: Mutex<BTreeMap<KeyName, ScramKeys>>,
+    keys: Lock<BTreeMap<KeyName, ScramKeys>>,
 }
 
 impl KeyCache {
     fn get(&self, name: &KeyName) -> Option<ScramKeys> {
-        self.keys.lock().unwrap_or_else(PoisonError::into_inner).get(name).cloned()
+        self.keys.lock().get(name).cloned()
     }
 
     fn put(&self, name: KeyName, keys: ScramKeys) {
-        let mut all = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.keys.lock();
         if all.len() >= MAX_CACHED_KEYS {
             all.clear();
         }

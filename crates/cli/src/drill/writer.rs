@@ -1,11 +1,11 @@
 //! The writer of a drill: one majority write after the other, each acknowledgement remembered.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bson::rawdoc;
 use quorate_client::Collection;
-use quorate_protocol::MonotonicTime;
+use quorate_protocol::{Lock, MonotonicTime};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
@@ -88,7 +88,7 @@ impl Written {
 
 /// A writer at work. Dropping it ends the work.
 pub(super) struct Writer {
-    written: Arc<Mutex<Written>>,
+    written: Arc<Lock<Written>>,
     count: watch::Receiver<usize>,
     stop: watch::Sender<bool>,
     task: JoinHandle<()>,
@@ -96,7 +96,7 @@ pub(super) struct Writer {
 
 impl Writer {
     pub(super) fn start(collection: Collection) -> Self {
-        let written = Arc::new(Mutex::new(Written::default()));
+        let written = Arc::new(Lock::new(Written::default()));
         let (counted, count) = watch::channel(0);
         let (stop, stopped) = watch::channel(false);
         let task = tokio::spawn(write(collection, Arc::clone(&written), counted, stopped));
@@ -117,7 +117,7 @@ impl Writer {
         let mut seen = 0;
         loop {
             {
-                let written = lock(&self.written);
+                let written = self.written.lock();
                 let mut fresh = written.acknowledged.iter().enumerate().skip(seen);
                 if let Some((index, write)) = fresh.find(|(_, write)| write.at >= moment) {
                     return First { number: index + 1, at: write.at };
@@ -132,12 +132,12 @@ impl Writer {
 
     /// How long the writes took that were acknowledged so far.
     pub(super) fn took(&self) -> Vec<Duration> {
-        lock(&self.written).acknowledged.iter().map(|write| write.took).collect()
+        self.written.lock().acknowledged.iter().map(|write| write.took).collect()
     }
 
     /// Why the last write failed.
     pub(super) fn last_error(&self) -> Option<String> {
-        lock(&self.written).last_error.clone()
+        self.written.lock().last_error.clone()
     }
 
     /// Ends the work and tells what was done.
@@ -146,7 +146,7 @@ impl Writer {
         // A write that hangs is not acknowledged, whatever becomes of it.
         let _ = tokio::time::timeout(STOP_WITHIN, &mut self.task).await;
         self.task.abort();
-        lock(&self.written).clone()
+        self.written.lock().clone()
     }
 }
 
@@ -156,13 +156,9 @@ impl Drop for Writer {
     }
 }
 
-fn lock(written: &Mutex<Written>) -> MutexGuard<'_, Written> {
-    written.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 async fn write(
     collection: Collection,
-    written: Arc<Mutex<Written>>,
+    written: Arc<Lock<Written>>,
     counted: watch::Sender<usize>,
     stopped: watch::Receiver<bool>,
 ) {
@@ -176,7 +172,7 @@ async fn write(
         match outcome {
             Ok(_) => {
                 let count = {
-                    let mut written = lock(&written);
+                    let mut written = written.lock();
                     written.acknowledged.push(Acknowledged { id, at, took: at.since(began) });
                     written.acknowledged.len()
                 };
@@ -185,7 +181,7 @@ async fn write(
             }
             Err(error) => {
                 {
-                    let mut written = lock(&written);
+                    let mut written = written.lock();
                     written.failed += 1;
                     written.last_error = Some(Foreign(error).to_string());
                 }

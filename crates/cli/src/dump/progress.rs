@@ -7,10 +7,11 @@ use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
 
 use bson::Timestamp;
 use serde_json::{Value, json};
+
+use quorate_protocol::Lock;
 
 use super::Source;
 use crate::transfer::layout::Place;
@@ -87,7 +88,7 @@ fn whole(line: &Value) -> Option<(Place, Whole)> {
 /// Writes down what is finished.
 pub(crate) struct Progress {
     path: PathBuf,
-    file: Mutex<File>,
+    file: Lock<File>,
 }
 
 impl Progress {
@@ -99,7 +100,7 @@ impl Progress {
         let start = start.map(|start| json!({ "t": start.time, "i": start.increment }));
         writeln!(file, "{}", json!({ "version": VERSION, "gzip": gzip, "start": start }))?;
         file.sync_all()?;
-        Ok(Self { path, file: Mutex::new(file) })
+        Ok(Self { path, file: Lock::new(file) })
     }
 
     /// Goes on with the file of an earlier run, if there is one. Fails if that run has not ended,
@@ -114,7 +115,7 @@ impl Progress {
         lock(&file)?;
         // A line that was cut by the end of the earlier run ends here.
         writeln!(file)?;
-        Ok(Some(Self { path, file: Mutex::new(file) }))
+        Ok(Some(Self { path, file: Lock::new(file) }))
     }
 
     /// The file of a collection is whole and on disk.
@@ -129,7 +130,7 @@ impl Progress {
             "documents": documents, "bytes": bytes, "length": fs::metadata(path)?.len(),
             "metadata": source.metadata.to_json(),
         });
-        let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut file = self.file.lock();
         writeln!(file, "{line}")?;
         file.sync_data()
     }

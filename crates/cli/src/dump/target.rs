@@ -4,11 +4,13 @@ use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use bson::Timestamp;
 use flate2::Compression;
 use flate2::write::GzEncoder;
+
+use quorate_protocol::Lock;
 
 use super::progress::{Left, Progress, Whole};
 use super::{DumpArguments, Source};
@@ -24,7 +26,7 @@ const PARTIAL: &str = "partial";
 /// Where a dump goes.
 pub(crate) enum Target {
     Directory { growing: PathBuf, wanted: PathBuf, gzip: bool, progress: Progress },
-    Archive { writer: Arc<Mutex<Writer>>, file: Option<(PathBuf, PathBuf)> },
+    Archive { writer: Arc<Lock<Writer>>, file: Option<(PathBuf, PathBuf)> },
 }
 
 impl Target {
@@ -137,7 +139,7 @@ impl Target {
                 Ok(wanted.display().to_string())
             }
             Self::Archive { writer, file } => {
-                writer.lock().unwrap_or_else(PoisonError::into_inner).finish()?;
+                writer.lock().finish()?;
                 let Some((growing, wanted)) = file else { return Ok("stdout".to_owned()) };
                 put_in_place(growing, wanted)?;
                 Ok(wanted.display().to_string())

@@ -9,10 +9,12 @@
 //! collection is whole, and the checksum of all its bytes.
 
 use std::io::{self, Read, Write};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use bson::raw::{RawDocument, RawDocumentBuf};
 use bson::rawdoc;
+
+use quorate_protocol::Lock;
 
 use super::bson_file::{fill_or_end, read_rest};
 use super::layout::{Metadata, Place};
@@ -44,7 +46,7 @@ impl Writer {
         jobs: u8,
         server: &str,
         pieces: &[(Place, String, String)],
-    ) -> io::Result<Arc<Mutex<Self>>> {
+    ) -> io::Result<Arc<Lock<Self>>> {
         out.write_all(&MAGIC)?;
         let header = rawdoc! {
             "concurrent_collections": i32::from(jobs),
@@ -64,7 +66,7 @@ impl Writer {
             out.write_all(entry.as_bytes())?;
         }
         out.write_all(&END)?;
-        Ok(Arc::new(Mutex::new(Self { out })))
+        Ok(Arc::new(Lock::new(Self { out })))
     }
 
     fn block(&mut self, place: &Place, end: Option<u64>, documents: &[u8]) -> io::Result<()> {
@@ -87,14 +89,14 @@ impl Writer {
 
 /// One collection of the stream.
 pub(crate) struct Part {
-    writer: Arc<Mutex<Writer>>,
+    writer: Arc<Lock<Writer>>,
     place: Place,
     block: Vec<u8>,
     sum: Checksum,
 }
 
 impl Part {
-    pub(crate) fn new(writer: &Arc<Mutex<Writer>>, place: Place) -> Self {
+    pub(crate) fn new(writer: &Arc<Lock<Writer>>, place: Place) -> Self {
         Self { writer: Arc::clone(writer), place, block: Vec::new(), sum: Checksum::default() }
     }
 
@@ -111,7 +113,7 @@ impl Part {
             return Ok(());
         }
         self.sum.add(&self.block);
-        let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut writer = self.writer.lock();
         writer.block(&self.place, None, &self.block)?;
         self.block.clear();
         Ok(())
@@ -120,7 +122,7 @@ impl Part {
     /// The collection is whole.
     pub(crate) fn finish(mut self) -> io::Result<()> {
         self.send()?;
-        let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut writer = self.writer.lock();
         writer.block(&self.place, Some(self.sum.value()), &[])
     }
 }
@@ -289,7 +291,7 @@ mod tests {
         first.write(rawdoc! { "_id": 1 }.as_bytes()).unwrap();
         first.finish().unwrap();
         Part::new(&writer, two).finish().unwrap();
-        writer.lock().unwrap().finish().unwrap();
+        writer.lock().finish().unwrap();
         std::fs::read(&path).unwrap()
     }
 

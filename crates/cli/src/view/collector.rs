@@ -10,11 +10,11 @@ mod asker;
 mod tests;
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use quorate_client::{Client, ClientError, ClientEvent, ClientOptions};
-use quorate_protocol::ServerAddress;
+use quorate_protocol::{Lock, ServerAddress};
 use quorate_server_discovery::DiscoveryEvent;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{broadcast, watch};
@@ -38,18 +38,13 @@ pub(crate) struct Live {
 
 /// The view, and the channel that announces its changes.
 pub(super) struct Shared {
-    view: Mutex<View>,
+    view: Lock<View>,
     revision: watch::Sender<u64>,
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, View> {
-        // A reader that panicked has changed nothing.
-        self.view.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub(super) fn tell(&self, input: Input) {
-        self.lock().handle(clock::now(), input);
+        self.view.lock().handle(clock::now(), input);
         self.revision.send_modify(|revision| *revision += 1);
     }
 }
@@ -69,7 +64,7 @@ impl Live {
     ) -> Result<Self, ClientError> {
         let manner = Arc::new(Manner::new(options)?);
         let shared = Arc::new(Shared {
-            view: Mutex::new(View::new(clock::now(), shown_uri)),
+            view: Lock::new(View::new(clock::now(), shown_uri)),
             revision: watch::Sender::new(0),
         });
         // Before anything else happens, so that no event is missed.
@@ -87,7 +82,7 @@ impl Live {
 
     /// Looks at the view. Nothing is collected meanwhile, so the look must be short.
     pub(crate) fn read<R>(&self, look: impl FnOnce(&View) -> R) -> R {
-        look(&self.shared.lock())
+        look(&self.shared.view.lock())
     }
 
     /// Adds something that no client can know: processes and actions.
@@ -156,7 +151,7 @@ impl Collector {
 
     /// Sees to it that every member is asked.
     fn ask_members(&mut self) {
-        let wanted = self.shared.lock().addresses_to_ask();
+        let wanted = self.shared.view.lock().addresses_to_ask();
         self.asked.retain(|address, asker| {
             let keep = wanted.contains(address);
             if !keep {

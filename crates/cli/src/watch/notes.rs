@@ -3,11 +3,11 @@
 //! A tap sees both in order, so what is recorded is exactly what was watched.
 
 use std::io;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use quorate_client::Tap;
-use quorate_protocol::MonotonicTime;
+use quorate_protocol::{Lock, MonotonicTime};
 use quorate_server_discovery::{DiscoveryEvent, Input, RecordedInput, RecordingStart};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Notify, mpsc};
@@ -25,11 +25,11 @@ pub(super) type Seen = (MonotonicTime, DiscoveryEvent);
 pub(super) struct Notes {
     /// Absent where no events are told from here.
     events: Option<mpsc::Sender<Seen>>,
-    recorder: Option<Mutex<Recorder>>,
+    recorder: Option<Lock<Recorder>>,
     /// How far the machine's clock is ahead of the client's.
     ahead: OnceLock<Duration>,
     /// The first thing that went wrong.
-    failure: Mutex<Option<io::Error>>,
+    failure: Lock<Option<io::Error>>,
     failed: Notify,
 }
 
@@ -48,9 +48,9 @@ impl Notes {
     fn with(recorder: Option<Recorder>, events: Option<mpsc::Sender<Seen>>) -> Self {
         Self {
             events,
-            recorder: recorder.map(Mutex::new),
+            recorder: recorder.map(Lock::new),
             ahead: OnceLock::new(),
-            failure: Mutex::new(None),
+            failure: Lock::new(None),
             failed: Notify::new(),
         }
     }
@@ -59,7 +59,7 @@ impl Notes {
     pub(super) async fn failed(&self) -> io::Error {
         loop {
             let told = self.failed.notified();
-            let failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner).take();
+            let failure = self.failure.lock().take();
             if let Some(failure) = failure {
                 return failure;
             }
@@ -68,14 +68,14 @@ impl Notes {
     }
 
     fn fail(&self, error: io::Error) {
-        let mut failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut failure = self.failure.lock();
         failure.get_or_insert(error);
         self.failed.notify_one();
     }
 
     fn record(&self, line: &str) {
         let Some(recorder) = &self.recorder else { return };
-        let written = recorder.lock().unwrap_or_else(PoisonError::into_inner).write(line);
+        let written = recorder.lock().write(line);
         if let Err(error) = written {
             self.fail(error);
         }

@@ -4,10 +4,10 @@
 //! only the owner of the processes can do, starting one again, its keeper is asked for.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
-use quorate_protocol::ServerAddress;
+use quorate_protocol::{Lock, ServerAddress};
 use rustix::process::Signal;
 use tokio::time::{MissedTickBehavior, interval};
 
@@ -24,7 +24,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// A running set of this user.
 pub(super) struct Ours {
     /// The faults made from here, by process. Entries of processes that ended are dropped.
-    broken: Mutex<BTreeMap<u32, Process>>,
+    broken: Lock<BTreeMap<u32, Process>>,
     host: ServerAddress,
 }
 
@@ -32,7 +32,7 @@ impl Ours {
     /// The set with a member at one of these addresses, if this user runs it.
     pub(super) fn find(addresses: &[ServerAddress]) -> Option<Arc<Self>> {
         let host = addresses.iter().find(|address| set_of(address).is_some())?.clone();
-        Some(Arc::new(Self { broken: Mutex::default(), host }))
+        Some(Arc::new(Self { broken: Lock::default(), host }))
     }
 
     /// Tells the view what the processes do, for ever.
@@ -53,7 +53,7 @@ impl Ours {
         if !member.process.is_alive() {
             return Process::Gone("it does not run any more".to_owned());
         }
-        let broken = self.broken.lock().unwrap_or_else(PoisonError::into_inner);
+        let broken = self.broken.lock();
         broken.get(&member.process.pid()).cloned().unwrap_or(Process::Running)
     }
 
@@ -95,7 +95,7 @@ impl Ours {
             let why = "does not run; restore it first".to_owned();
             return Err(ActionError::Senseless { member: address.clone(), why });
         }
-        let mut broken = self.broken.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut broken = self.broken.lock();
         // At most one entry for each process that was broken and still runs.
         broken.retain(|other, _| set.members.iter().any(|member| member.process.pid() == *other));
         match condition {

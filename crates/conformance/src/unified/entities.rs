@@ -4,7 +4,7 @@
 //! another kind than it is gets an error. A key that is not known is an error too.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use bson::{Bson, Document};
 use quorate_client::{
@@ -15,6 +15,8 @@ use quorate_connection_string::ConnectionString;
 use quorate_server_discovery::TopologyDescription;
 use tokio::sync::{Mutex as AsyncMutex, mpsc};
 use tokio::task::JoinHandle;
+
+use quorate_protocol::Lock;
 
 use super::arguments::{Arguments, read_preference, write_concern};
 use super::deployment::Deployment;
@@ -41,7 +43,7 @@ pub(super) struct ClientEntity {
 /// A session, until it is ended.
 pub(super) struct SessionEntity {
     pub(super) session: AsyncMutex<Option<Session>>,
-    id: Mutex<Option<Document>>,
+    id: Lock<Option<Document>>,
 }
 
 impl SessionEntity {
@@ -49,14 +51,14 @@ impl SessionEntity {
     pub(super) fn remember(&self, session: &Session) {
         let id = session.id().and_then(|id| Document::try_from(id).ok());
         if id.is_some() {
-            *self.id.lock().unwrap_or_else(PoisonError::into_inner) = id;
+            *self.id.lock() = id;
         }
     }
 }
 
 /// A thread of the test: operations that run one after the other, beside the main ones.
 pub(super) struct ThreadEntity {
-    pub(super) work: Mutex<Option<mpsc::UnboundedSender<Document>>>,
+    pub(super) work: Lock<Option<mpsc::UnboundedSender<Document>>>,
     pub(super) task: AsyncMutex<Option<JoinHandle<Result<(), String>>>>,
 }
 
@@ -77,7 +79,7 @@ pub(super) enum Entity {
 /// Everything that has a name.
 #[derive(Default)]
 pub(super) struct Entities {
-    map: Mutex<BTreeMap<String, Entity>>,
+    map: Lock<BTreeMap<String, Entity>>,
 }
 
 /// Takes an entity of one kind out of the map.
@@ -101,16 +103,12 @@ impl Entities {
         topology: Topology => Arc<TopologyDescription>,
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Entity>> {
-        self.map.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub(super) fn get(&self, name: &str) -> Result<Entity, String> {
-        self.lock().get(name).cloned().ok_or_else(|| format!("there is no entity {name}"))
+        self.map.lock().get(name).cloned().ok_or_else(|| format!("there is no entity {name}"))
     }
 
     pub(super) fn insert(&self, name: &str, entity: Entity) -> Result<(), String> {
-        match self.lock().insert(name.to_owned(), entity) {
+        match self.map.lock().insert(name.to_owned(), entity) {
             None => Ok(()),
             Some(_) => Err(format!("there are two entities {name}")),
         }
@@ -118,7 +116,7 @@ impl Entities {
 
     /// Everything, in the order of names; the map is empty afterwards.
     pub(super) fn drain(&self) -> Vec<Entity> {
-        std::mem::take(&mut *self.lock()).into_values().collect()
+        std::mem::take(&mut *self.map.lock()).into_values().collect()
     }
 
     /// Makes an entity of `createEntities`, threads excepted: those need the runner.
@@ -174,7 +172,7 @@ impl Entities {
                 let session = client.client.start_session_with(options);
                 let session = session.map_err(|error| error.to_string())?;
                 let session = AsyncMutex::new(Some(session));
-                Entity::Session(Arc::new(SessionEntity { session, id: Mutex::default() }))
+                Entity::Session(Arc::new(SessionEntity { session, id: Lock::default() }))
             }
             other => return Err(format!("unknown kind of entity {other}")),
         };
@@ -186,7 +184,7 @@ impl Entities {
 impl Lookup for Entities {
     fn session_id(&self, name: &str) -> Result<Document, String> {
         let session = self.session(name)?;
-        let id = session.id.lock().unwrap_or_else(PoisonError::into_inner);
+        let id = session.id.lock();
         id.clone().ok_or_else(|| format!("{name} has not been used"))
     }
 

@@ -4,7 +4,6 @@
 //! a field that is not known is an error.
 
 use std::collections::BTreeSet;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bson::{Bson, Document, doc};
@@ -13,6 +12,8 @@ use quorate_client::{ClientEvent, CommandEvent, CommandEventKind, is_sensitive};
 use quorate_server_discovery::DiscoveryEvent;
 use tokio::sync::watch;
 use tokio::time::timeout;
+
+use quorate_protocol::Lock;
 
 use super::matching::{Level, Matcher};
 
@@ -60,8 +61,8 @@ pub(super) struct EventLog {
     observed: BTreeSet<String>,
     ignored_commands: BTreeSet<String>,
     sensitive: bool,
-    events: Mutex<Vec<Observed>>,
-    checked_out: Mutex<i64>,
+    events: Lock<Vec<Observed>>,
+    checked_out: Lock<i64>,
     revision: watch::Sender<usize>,
 }
 
@@ -78,14 +79,10 @@ impl EventLog {
             observed,
             ignored_commands,
             sensitive,
-            events: Mutex::default(),
-            checked_out: Mutex::default(),
+            events: Lock::default(),
+            checked_out: Lock::default(),
             revision: watch::Sender::new(0),
         })
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Vec<Observed>> {
-        self.events.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes an event in, if the test wants to see it.
@@ -96,7 +93,7 @@ impl EventLog {
                 PoolEventKind::CheckedIn { .. } => -1,
                 _ => 0,
             };
-            *self.checked_out.lock().unwrap_or_else(PoisonError::into_inner) += change;
+            *self.checked_out.lock() += change;
         }
         let observed = match event {
             ClientEvent::Command(event) => self.command(event),
@@ -105,7 +102,7 @@ impl EventLog {
             _ => None,
         };
         if let Some(observed) = observed.filter(|event| self.observed.contains(event.name)) {
-            self.lock().push(observed);
+            self.events.lock().push(observed);
         }
         self.revision.send_modify(|revision| *revision += 1);
     }
@@ -154,19 +151,19 @@ impl EventLog {
 
     /// How many connections are checked out.
     pub(super) fn checked_out(&self) -> i64 {
-        *self.checked_out.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.checked_out.lock()
     }
 
     /// The commands of the started events, oldest first.
     pub(super) fn commands(&self) -> Vec<Document> {
-        let events = self.lock();
+        let events = self.events.lock();
         let started = events.iter().filter(|event| event.name == "commandStartedEvent");
         started.filter_map(|event| event.fields.get_document("command").ok().cloned()).collect()
     }
 
     /// How many events so far are like this one.
     pub(super) fn count(&self, matcher: Matcher<'_>, expected: &Document) -> Result<usize, String> {
-        let events = self.lock().clone();
+        let events = self.events.lock().clone();
         let mut count = 0;
         for event in &events {
             count += usize::from(is_match(matcher, expected, event)?);
@@ -216,7 +213,7 @@ impl EventLog {
                 _ => return Err(format!("unknown assertion on events: {key}")),
             }
         }
-        let mut found = self.lock().clone();
+        let mut found = self.events.lock().clone();
         found.retain(|event| kind_of(event.name) == Ok(kind));
         for (place, wanted) in wanted.iter().enumerate() {
             let wanted = wanted.as_document().ok_or("an event is no document")?;

@@ -6,7 +6,7 @@
 
 use std::fmt::Debug;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{MutexGuard, OnceLock};
 
 use bson::{Bson, Document};
 use quorate_server_discovery::TopologyId;
@@ -14,6 +14,8 @@ use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::subscriber::{Interest, set_global_default};
 use tracing::{Event, Level as TracingLevel, Metadata, Subscriber};
+
+use quorate_protocol::Lock;
 
 use super::matching::{Level, Matcher};
 
@@ -25,7 +27,7 @@ const LEVELS: [&str; 5] = ["error", "warn", "info", "debug", "trace"];
 
 /// How many tests are recording.
 static RECORDING: AtomicUsize = AtomicUsize::new(0);
-static MESSAGES: Mutex<Vec<Message>> = Mutex::new(Vec::new());
+static MESSAGES: Lock<Vec<Message>> = Lock::new(Vec::new());
 
 #[derive(Clone, Debug)]
 pub(super) struct Message {
@@ -59,7 +61,7 @@ impl Drop for Recording {
 }
 
 fn messages() -> MutexGuard<'static, Vec<Message>> {
-    MESSAGES.lock().unwrap_or_else(PoisonError::into_inner)
+    MESSAGES.lock()
 }
 
 /// Judges `expectedLogMessagesForClient`. `observed` are the components and their least severities.

@@ -161,7 +161,10 @@ fn start_thread(running: &Arc<Running>) -> ThreadEntity {
         }
         Ok(())
     });
-    ThreadEntity { work: std::sync::Mutex::new(Some(work)), task: AsyncMutex::new(Some(task)) }
+    ThreadEntity {
+        work: quorate_protocol::Lock::new(Some(work)),
+        task: AsyncMutex::new(Some(task)),
+    }
 }
 
 /// Runs an operation and judges what it gives.

@@ -2,8 +2,8 @@
 //!
 //! Follows "Special Test Operations" of the unified test format.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use bson::{Bson, Document, doc};
@@ -121,11 +121,11 @@ async fn threads(running: &Running, name: &str, given: &mut Arguments) -> Result
     let thread = running.entities.thread(&given.required("thread", Arguments::text)?)?;
     if name == "runOnThread" {
         let operation = given.required("operation", Arguments::document)?;
-        let work = thread.work.lock().unwrap_or_else(PoisonError::into_inner);
+        let work = thread.work.lock();
         let sent = work.as_ref().is_some_and(|work| work.send(operation).is_ok());
         return if sent { Ok(()) } else { Err("the thread has ended".to_owned()) };
     }
-    drop(thread.work.lock().unwrap_or_else(PoisonError::into_inner).take());
+    drop(thread.work.lock().take());
     let task = thread.task.lock().await.take().ok_or("the thread has been waited for")?;
     match timeout(PATIENCE, task).await {
         Ok(Ok(outcome)) => outcome,

@@ -5,12 +5,12 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use bson::Document;
 use quorate_change_events::{Event, NoImages, Options, events, transaction_events};
-use quorate_protocol::Timestamp;
+use quorate_protocol::{Lock, Timestamp};
 use quorate_wire::timestamp_from;
 
 use super::room::SharedRoom;
@@ -41,7 +41,7 @@ type Entries = Vec<(u64, Arc<Document>)>;
 /// What all streams of a member share.
 #[derive(Default)]
 pub(crate) struct Feed {
-    recent: Mutex<Recent>,
+    recent: Lock<Recent>,
     /// Entries that were read from the oplog and decoded since the start.
     decoded: AtomicU64,
     /// The streams that wait.
@@ -73,7 +73,7 @@ impl Feed {
         if committed <= position {
             return Ok(Vec::new());
         }
-        let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut recent = self.recent.lock();
         if recent.cuts != standing.cuts {
             *recent = Recent { cuts: standing.cuts, ..Recent::default() };
         }
@@ -102,7 +102,7 @@ impl Feed {
         most: usize,
     ) -> Result<Vec<(u64, Told)>, CommandError> {
         let entries = self.after(node, position, most)?;
-        let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut recent = self.recent.lock();
         let (from, end) = (recent.from, recent.end());
         let told = recent.told_to(options);
         let events = entries.into_iter().map(|(time, entry)| {

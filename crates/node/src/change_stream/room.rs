@@ -6,11 +6,13 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 
 use bson::Document;
 use quorate_change_events::{Event, NoImages, Options, transaction_events};
 use quorate_query::pipeline::Pipeline;
+
+use quorate_protocol::Lock;
 
 use super::feed::{Told, is_whole, translate};
 use super::{Outlook, READ_STEP, earlier_entries, needs_images, transaction_key};
@@ -28,14 +30,14 @@ const MAX_UNFINISHED: usize = 64;
 /// The room, and how many commands wait in it or are about to.
 #[derive(Default)]
 pub(super) struct SharedRoom {
-    room: Mutex<Room>,
+    room: Lock<Room>,
     /// Read under the lock of the standing, which the lock of the room encloses.
     awaiting: AtomicUsize,
 }
 
 impl SharedRoom {
     pub(super) fn lock(&self) -> MutexGuard<'_, Room> {
-        self.room.lock().unwrap_or_else(PoisonError::into_inner)
+        self.room.lock()
     }
 }
 

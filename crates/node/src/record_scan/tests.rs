@@ -1,5 +1,6 @@
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Mutex;
 use std::sync::atomic::AtomicU64;
 
 use bson::{Document, doc};
@@ -266,7 +267,7 @@ fn helpers_stop_when_the_reader_is_gone() {
     for job in waiting {
         job();
     }
-    assert_eq!(division.division().helpers, 0);
-    assert!(division.division().ahead.is_empty());
+    assert_eq!(division.division.lock().helpers, 0);
+    assert!(division.division.lock().ahead.is_empty());
     assert_eq!(helpers.held(), 0);
 }

@@ -11,7 +11,6 @@ use quorate_protocol::OpTimeAndWallTime;
 use quorate_storage::{Batch, Direction, KeyRange, KeyspaceId};
 use sha2::{Digest, Sha256};
 
-use super::guard;
 use super::oplog::UNDO_ROW;
 use crate::catalog::Collection;
 use crate::change_stream::IMAGE_ROW;
@@ -52,9 +51,9 @@ impl Node {
         // What sessions did in the history that goes is not what they did in the one that comes.
         writer.remove_all(self.keyspaces().sessions, &KeyRange::all())?;
         replication.trimmed.forget();
-        guard(&replication.deferred_indexes).clear();
-        guard(&replication.partial_copies).clear();
-        guard(&replication.missing_copies).clear();
+        replication.deferred_indexes.lock().clear();
+        replication.partial_copies.lock().clear();
+        replication.missing_copies.lock().clear();
         writer.empty_totals(replication.oplog);
         let (committed, _) = self.durability();
         self.sync_through(committed)?;
@@ -89,7 +88,7 @@ impl Node {
             }
         }
         if let Some(replication) = self.replication().filter(|_| !is_view) {
-            guard(&replication.partial_copies).push(uuid.clone());
+            replication.partial_copies.lock().push(uuid.clone());
         }
         writer.create_with_uuid(namespace, options, uuid).map(drop)
     }
@@ -146,7 +145,7 @@ impl Node {
     /// All documents of the collection were read, whatever its name was meanwhile.
     pub fn copied_whole(&self, uuid: &Binary) {
         if let Some(replication) = self.replication() {
-            guard(&replication.partial_copies).retain(|known| known != uuid);
+            replication.partial_copies.lock().retain(|known| known != uuid);
         }
     }
 
@@ -269,7 +268,7 @@ impl Writer<'_> {
         let unique = spec.get_bool("unique").unwrap_or(false);
         let Some(replication) = self.node().replication().filter(|_| unique) else { return false };
         self.forget_deferred_index(collection, spec.get_str("name").unwrap_or_default());
-        guard(&replication.deferred_indexes).push((collection.uuid.clone(), spec.clone()));
+        replication.deferred_indexes.lock().push((collection.uuid.clone(), spec.clone()));
         true
     }
 
@@ -277,13 +276,13 @@ impl Writer<'_> {
     /// now, or moved to another database, where it was not looked for.
     fn check_that_all_are_whole(&self) -> Result<(), CommandError> {
         let Some(replication) = self.node().replication() else { return Ok(()) };
-        let partial = guard(&replication.partial_copies);
+        let partial = replication.partial_copies.lock();
         let catalog = self.node().catalog();
         let mut collections = catalog.collections();
         let found = collections.find(|found| partial.contains(&found.uuid) || is_aside(found));
         let moved = match found {
             Some(found) => found.namespace.to_string(),
-            None if guard(&replication.missing_copies).is_empty() => return Ok(()),
+            None if replication.missing_copies.lock().is_empty() => return Ok(()),
             None => "a collection".to_owned(),
         };
         Err(fail!(OPERATION_FAILED, "{moved} was moved while it was copied; the copy begins again"))
@@ -330,7 +329,7 @@ impl Writer<'_> {
         if known(uuid).is_none()
             && let Some(replication) = self.node().replication()
         {
-            guard(&replication.missing_copies).push(uuid.clone());
+            replication.missing_copies.lock().push(uuid.clone());
         }
         let Some(replaced) = replaced_by(command) else { return Ok(()) };
         self.no_longer_missing(&replaced);
@@ -343,7 +342,7 @@ impl Writer<'_> {
     /// The log drops a collection: the copy need not hold it.
     pub(super) fn no_longer_missing(&mut self, uuid: &Binary) {
         if let Some(replication) = self.node().replication() {
-            guard(&replication.missing_copies).retain(|known| known != uuid);
+            replication.missing_copies.lock().retain(|known| known != uuid);
         }
     }
 
@@ -358,7 +357,7 @@ impl Writer<'_> {
     /// An index that was put off is dropped. Whether there was one.
     pub(super) fn forget_deferred_index(&mut self, collection: &Collection, name: &str) -> bool {
         let Some(replication) = self.node().replication() else { return false };
-        let mut deferred = guard(&replication.deferred_indexes);
+        let mut deferred = replication.deferred_indexes.lock();
         let before = deferred.len();
         deferred.retain(|(uuid, spec)| {
             *uuid != collection.uuid || spec.get_str("name").ok() != Some(name)
@@ -372,7 +371,7 @@ impl Writer<'_> {
         let name_of = |spec: &Document| spec.get_str("name").unwrap_or_default().to_owned();
         let specs = change.get_array("indexes").map(Vec::as_slice).unwrap_or_default();
         for spec in specs.iter().filter_map(Bson::as_document) {
-            let mut deferred = guard(&replication.deferred_indexes);
+            let mut deferred = replication.deferred_indexes.lock();
             let is_meant = |(uuid, known): &&mut (Binary, Document)| {
                 *uuid == collection.uuid && name_of(known) == name_of(spec)
             };
@@ -384,7 +383,7 @@ impl Writer<'_> {
 
     fn build_deferred_indexes(&mut self) -> Result<(), CommandError> {
         let Some(replication) = self.node().replication() else { return Ok(()) };
-        let deferred = std::mem::take(&mut *guard(&replication.deferred_indexes));
+        let deferred = std::mem::take(&mut *replication.deferred_indexes.lock());
         self.begin_cloning();
         for (uuid, spec) in deferred {
             let found = self.node().catalog().collections().find(|c| c.uuid == uuid).cloned();

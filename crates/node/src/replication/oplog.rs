@@ -12,7 +12,6 @@ use quorate_storage::{Bytes, Direction};
 use quorate_wire::{to_bson_date_time, to_bson_timestamp};
 
 use super::entry::entry_position;
-use super::guard;
 use crate::catalog::Ident;
 use crate::error::CommandError;
 use crate::node::Node;
@@ -88,7 +87,7 @@ impl Node {
         most_bytes: usize,
     ) -> Result<Option<OplogEntries>, CommandError> {
         let Some(replication) = self.replication() else { return Ok(None) };
-        if let Some(found) = guard(&replication.recent).after(previous, most, most_bytes) {
+        if let Some(found) = replication.recent.lock().after(previous, most, most_bytes) {
             return Ok(Some(found));
         }
         // The entry and what follows it are of one snapshot: the oplog may be trimmed meanwhile.

@@ -14,7 +14,7 @@ use quorate_protocol::{OpTime, OpTimeAndWallTime, Term, Timestamp};
 use quorate_storage::CommitSequence;
 
 use super::flow::FlowControl;
-use super::{LogPositions, MAX_UNSYNCED, Replication, guard};
+use super::{LogPositions, MAX_UNSYNCED, Replication};
 use crate::moments::Moment;
 use crate::node::Node;
 
@@ -144,7 +144,7 @@ pub(super) fn keep_every_second<T>(elements: &mut VecDeque<T>) {
 
 impl Replication {
     pub(crate) fn standing(&self) -> Standing {
-        guard(&self.log).standing
+        self.log.lock().standing
     }
 
     /// The time of the last entry; zero before there is one.
@@ -154,7 +154,7 @@ impl Replication {
 
     /// What majority reads see, and where that stands; none before anything is known to be committed.
     pub(crate) fn majority_view(&self) -> Option<Arc<Moment>> {
-        guard(&self.log).majority.clone()
+        self.log.lock().majority.clone()
     }
 
     /// Where a member keeps its facts, and rows beside its oplog.
@@ -164,7 +164,7 @@ impl Replication {
 
     /// Changes the value and publishes it.
     fn change<T>(&self, change: impl FnOnce(&mut Log) -> T) -> T {
-        let mut log = guard(&self.log);
+        let mut log = self.log.lock();
         let before = log.standing;
         let result = change(&mut log);
         self.newest.store(log.standing.last.op_time.timestamp.as_u64(), Ordering::Relaxed);
@@ -199,14 +199,14 @@ impl Replication {
     /// Entries after this one are about to be undone or removed: from now on reads that came after
     /// one of them are refused. For holders of the write lock.
     pub(crate) fn begin_cut(&self, last: OpTimeAndWallTime) {
-        guard(&self.recent).clear();
+        self.recent.lock().clear();
         self.change(|log| log.cut(last));
     }
 
     /// The log ends here, durably, and the view shows the data that belongs to it. For holders of
     /// the write lock.
     pub(crate) fn end_cut(&self, last: OpTimeAndWallTime, view: Option<Arc<Moment>>) {
-        guard(&self.recent).clear();
+        self.recent.lock().clear();
         self.change(|log| {
             log.standing.last = last;
             log.flow.cut(last.op_time);
@@ -243,7 +243,7 @@ impl Replication {
     }
 
     pub(super) fn synced(&self, sequence: CommitSequence) -> LogPositions {
-        let mut log = guard(&self.log);
+        let mut log = self.log.lock();
         while let Some(&(commit, position)) = log.unsynced.front()
             && commit <= sequence
         {

@@ -6,11 +6,10 @@
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
-use std::sync::Mutex;
 
+use quorate_protocol::Lock;
 use quorate_storage::{Batch, Bytes, Direction, KeyRange};
 
-use super::guard;
 use crate::error::CommandError;
 use crate::writer::Writer;
 
@@ -19,25 +18,25 @@ const TRIM_STEP: usize = 1_000;
 
 /// The newest row of each kind that was removed, by the first byte of its key.
 #[derive(Debug, Default)]
-pub(crate) struct Trimmed(Mutex<BTreeMap<u8, Bytes>>);
+pub(crate) struct Trimmed(Lock<BTreeMap<u8, Bytes>>);
 
 impl Trimmed {
     /// The rows of a kind that may be there.
     pub(crate) fn rest(&self, kind: u8) -> KeyRange {
         let all = KeyRange::prefix(&[kind]);
-        match guard(&self.0).get(&kind) {
+        match self.0.lock().get(&kind) {
             Some(removed) => KeyRange { start: Bound::Excluded(removed.to_vec()), ..all },
             None => all,
         }
     }
 
     fn note(&self, kind: u8, removed: Bytes) {
-        guard(&self.0).insert(kind, removed);
+        self.0.lock().insert(kind, removed);
     }
 
     /// Another log begins, with other rows.
     pub(super) fn forget(&self) {
-        guard(&self.0).clear();
+        self.0.lock().clear();
     }
 }
 

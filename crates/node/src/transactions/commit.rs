@@ -7,7 +7,7 @@ use quorate_storage::Batch;
 use quorate_transactions::Refusal;
 
 use super::stage::Stage;
-use super::{Body, LastCommitted, lock, refused};
+use super::{Body, LastCommitted, refused};
 use crate::catalog::Catalog;
 use crate::error::CommandError;
 use crate::writer::Writer;
@@ -18,8 +18,8 @@ impl Writer<'_> {
         &mut self,
         body: &Body,
     ) -> Result<Option<OpTimeAndWallTime>, CommandError> {
-        let catalog = Arc::clone(&lock(&body.stage).catalog);
-        let stage = std::mem::replace(&mut *lock(&body.stage), Stage::new(catalog));
+        let catalog = Arc::clone(&body.stage.lock().catalog);
+        let stage = std::mem::replace(&mut *body.stage.lock(), Stage::new(catalog));
         if stage.operations.is_empty() {
             return Ok(None);
         }

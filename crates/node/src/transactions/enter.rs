@@ -1,10 +1,12 @@
 //! Commands with a transaction number on their way in, and statements on their way out.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use bson::{Bson, RawBsonRef};
 use quorate_transactions::{Arrival, Kind, Place, Refusal, Stored, Verdict, labels};
 use quorate_wire::find_field;
+
+use quorate_protocol::Lock;
 
 use super::rows::SessionRow;
 use super::stage::Stage;
@@ -143,8 +145,8 @@ fn begin_or_proceed(
                 is_of_the_past,
                 read_concern: fields.document("readConcern")?.cloned().unwrap_or_default(),
                 began: context.now.wall,
-                stage: Arc::new(Mutex::new(Stage::new(Arc::clone(&moment.catalog)))),
-                uses: Mutex::default(),
+                stage: Arc::new(Lock::new(Stage::new(Arc::clone(&moment.catalog)))),
+                uses: Lock::default(),
                 moment,
             });
             writer.state.transactions.bodies.insert(id, Arc::clone(&body));

@@ -6,7 +6,7 @@
 //! what it gathers becomes one batch.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use bson::raw::cstr;
 use bson::{RawDocument, RawDocumentBuf};
@@ -14,9 +14,11 @@ use quorate_storage::key::RecordId;
 use quorate_storage::{Batch, Snapshot};
 use quorate_transactions::TransactionId;
 
+use quorate_protocol::Lock;
+
 use super::chain::Undoable;
 use super::overlay::Overlay;
-use super::{Body, lock, refused};
+use super::{Body, refused};
 use crate::catalog::{Catalog, Collection, Ident};
 use crate::change_stream::keeps_images;
 use crate::context::Now;
@@ -79,7 +81,7 @@ impl Stage {
 /// Where a writer's changes go if not to the store.
 #[derive(Clone)]
 pub(crate) struct Staging {
-    pub(super) stage: Arc<Mutex<Stage>>,
+    pub(super) stage: Arc<Lock<Stage>>,
     base: Arc<dyn Snapshot>,
     /// The transaction that they belong to.
     pub(super) transaction: Option<Arc<Body>>,
@@ -94,7 +96,7 @@ impl Staging {
 
     /// What the next change sees.
     pub(crate) fn view(&self, node: &Node) -> View {
-        let snapshot = lock(&self.stage).overlay.view(&self.base);
+        let snapshot = self.stage.lock().overlay.view(&self.base);
         node.view_of(snapshot)
     }
 }
@@ -124,7 +126,7 @@ impl Writer<'_> {
 
     /// From now on changes gather until [`take_staged`](Self::take_staged).
     pub(crate) fn begin_stage(&mut self) {
-        let stage = Arc::new(Mutex::new(Stage::new(self.node.catalog())));
+        let stage = Arc::new(Lock::new(Stage::new(self.node.catalog())));
         let base = self.newest_view().snapshot;
         self.stage_on(Staging { stage, base, transaction: None, replayed: None });
     }
@@ -147,7 +149,7 @@ impl Writer<'_> {
         };
         let Some(operation) = staging.replayed.take() else { return false };
         let operation = (operation, undo.map(ToOwned::to_owned));
-        lock(&staging.stage).add(collection, operation, true);
+        staging.stage.lock().add(collection, operation, true);
         true
     }
 
@@ -155,8 +157,8 @@ impl Writer<'_> {
     pub(crate) fn take_staged(&mut self) -> Option<Stage> {
         let staging = self.staging.take()?;
         self.forget_view();
-        let catalog = Arc::clone(&lock(&staging.stage).catalog);
-        Some(std::mem::replace(&mut *lock(&staging.stage), Stage::new(catalog)))
+        let catalog = Arc::clone(&staging.stage.lock().catalog);
+        Some(std::mem::replace(&mut *staging.stage.lock(), Stage::new(catalog)))
     }
 
     pub(crate) fn is_staging(&self) -> bool {
@@ -182,7 +184,7 @@ impl Writer<'_> {
         if let Some(id) = staging.id() {
             self.state.transactions.table.grow(id, batch.byte_size()).map_err(refused)?;
         }
-        lock(&staging.stage).overlay.apply(batch);
+        staging.stage.lock().overlay.apply(batch);
         self.forget_view();
         Ok(())
     }
@@ -222,7 +224,7 @@ impl Writer<'_> {
     /// Notes by how much a collection grows once the stage is committed. Returns false without one.
     pub(crate) fn stage_growth(&mut self, ident: Ident, documents: i64, bytes: i64) -> bool {
         let Some(staging) = &self.staging else { return false };
-        let mut stage = lock(&staging.stage);
+        let mut stage = staging.stage.lock();
         let growth = stage.growth.entry(ident).or_default();
         *growth = (growth.0 + documents, growth.1 + bytes);
         true
@@ -231,7 +233,7 @@ impl Writer<'_> {
     /// Notes a record for the index builds of its collection. Returns false without a stage.
     pub(crate) fn stage_record(&mut self, ident: Ident, record: RecordId) -> bool {
         let Some(staging) = &self.staging else { return false };
-        lock(&staging.stage).records.push((ident, record));
+        staging.stage.lock().records.push((ident, record));
         true
     }
 
@@ -262,14 +264,14 @@ impl Writer<'_> {
             self.state.transactions.table.grow(id, size).map_err(refused)?;
         }
         let changes_document = entry.operation != Operation::Command;
-        lock(&staging.stage).add(collection, (operation, undo), changes_document);
+        staging.stage.lock().add(collection, (operation, undo), changes_document);
         Ok(true)
     }
 
     /// The catalog that changes are made to: a stage's, or the member's.
     pub(crate) fn catalog(&self) -> Arc<Catalog> {
         match &self.staging {
-            Some(staging) => Arc::clone(&lock(&staging.stage).catalog),
+            Some(staging) => Arc::clone(&staging.stage.lock().catalog),
             None => self.node.catalog(),
         }
     }
@@ -305,7 +307,7 @@ impl Writer<'_> {
             }
         }
         let Some(staging) = &self.staging else { return Ok(()) };
-        let mut stage = lock(&staging.stage);
+        let mut stage = staging.stage.lock();
         stage.catalog = Arc::new(catalog);
         stage.changes_catalog = true;
         if command == Some("create") {
@@ -334,7 +336,7 @@ impl Writer<'_> {
 
     /// Whether only this writer's transaction knows a collection.
     pub(crate) fn is_created_here(&self, namespace: &Namespace) -> bool {
-        self.staging.as_ref().is_some_and(|known| lock(&known.stage).created.contains(namespace))
+        self.staging.as_ref().is_some_and(|known| known.stage.lock().created.contains(namespace))
     }
 
     /// Forgets transactions that have ended, and wakes the commands that wait for their end.

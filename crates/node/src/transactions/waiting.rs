@@ -6,10 +6,12 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, PoisonError};
 use std::time::Duration;
 
 use quorate_transactions::TransactionId;
+
+use quorate_protocol::Lock;
 
 use super::refused;
 use crate::catalog::{Collection, Ident};
@@ -28,12 +30,12 @@ const INTERRUPT_INTERVAL: Duration = Duration::from_millis(20);
 #[derive(Default)]
 pub(crate) struct EndQueue {
     /// The open transactions that writes wait for.
-    waited_for: Mutex<BTreeMap<TransactionId, Waited>>,
+    waited_for: Lock<BTreeMap<TransactionId, Waited>>,
     waiting: AtomicUsize,
     /// `maxTransactionLockRequestTimeoutMillis`.
     lock_request: LockRequest,
     /// The collections whose description a command waits to change, and how many such commands.
-    wanted: Mutex<BTreeMap<Ident, usize>>,
+    wanted: Lock<BTreeMap<Ident, usize>>,
     passed: Condvar,
 }
 
@@ -84,7 +86,7 @@ impl EndQueue {
     ) -> Result<(), CommandError> {
         let limit = u64::try_from(self.lock_request_millis()).ok();
         let mut waited = Duration::ZERO;
-        let mut wanted = self.wanted.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut wanted = self.wanted.lock();
         while wanted.contains_key(&ident) {
             let left = limit.map(|limit| Duration::from_millis(limit).saturating_sub(waited));
             if left.is_some_and(|left| left.is_zero()) {
@@ -107,17 +109,13 @@ impl EndQueue {
     }
 
     fn want(&self, ident: Ident, wants: bool) {
-        let mut wanted = self.wanted.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut wanted = self.wanted.lock();
         let count = wanted.entry(ident).or_default();
         *count = if wants { *count + 1 } else { count.saturating_sub(1) };
         if *count == 0 {
             wanted.remove(&ident);
             self.passed.notify_all();
         }
-    }
-
-    fn waited_for(&self) -> MutexGuard<'_, BTreeMap<TransactionId, Waited>> {
-        self.waited_for.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A write is about to wait for an open transaction. The caller holds the write lock, under which transactions end.
@@ -129,7 +127,7 @@ impl EndQueue {
                 "{MAX_WAITING} writes wait for transactions to end already; write again later"
             ));
         }
-        let mut waited_for = self.waited_for();
+        let mut waited_for = self.waited_for.lock();
         let waited = waited_for.entry(holder).or_default();
         waited.writes += 1;
         Ok(Waiting { queue: self, holder, ended: Arc::clone(&waited.ended) })
@@ -137,7 +135,7 @@ impl EndQueue {
 
     /// Wakes the writes that wait for these transactions.
     pub(super) fn transactions_ended(&self, ended: &[TransactionId]) {
-        let mut waited_for = self.waited_for();
+        let mut waited_for = self.waited_for.lock();
         for waited in ended.iter().filter_map(|id| waited_for.remove(id)) {
             waited.ended.notify_all();
         }
@@ -148,7 +146,7 @@ impl Waiting<'_> {
     /// Waits until the transaction has ended, or until the interrupt says to stop.
     fn wait(&self, interrupt: &Interrupt) -> Result<(), CommandError> {
         interrupt.set_waiting(true);
-        let mut waited_for = self.queue.waited_for();
+        let mut waited_for = self.queue.waited_for.lock();
         let mut result = interrupt.check();
         while waited_for.contains_key(&self.holder) && result.is_ok() {
             let woken = self.ended.wait_timeout(waited_for, INTERRUPT_INTERVAL);
@@ -164,7 +162,7 @@ impl Waiting<'_> {
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         self.queue.waiting.fetch_sub(1, Ordering::SeqCst);
-        let mut waited_for = self.queue.waited_for();
+        let mut waited_for = self.queue.waited_for.lock();
         // It is not there any more once the transaction has ended.
         if let Some(waited) = waited_for.get_mut(&self.holder) {
             waited.writes -= 1;

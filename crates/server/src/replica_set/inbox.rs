@@ -16,11 +16,13 @@
 //! long for its poster, and learns when the host has ended.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::Notify;
 use tokio::time::Instant;
+
+use quorate_protocol::Lock;
 
 use super::Message;
 use super::cut::Cut;
@@ -47,9 +49,9 @@ pub(super) struct Inbox {
 }
 
 struct Shared {
-    queue: Mutex<Queue>,
+    queue: Lock<Queue>,
     /// Locked by the thread that set `busy`, and by no other until the end.
-    host: Mutex<Option<Host>>,
+    host: Lock<Option<Host>>,
     /// Wakes the host's own task.
     wake: Notify,
 }
@@ -86,7 +88,7 @@ impl Inbox {
             armed: None,
             end: None,
         };
-        let (queue, host) = (Mutex::new(queue), Mutex::new(None));
+        let (queue, host) = (Lock::new(queue), Lock::new(None));
         let shared = Arc::new(Shared { queue, host, wake: Notify::new() });
         Self { shared, cut: Cut::default(), copying: Cut::default() }
     }
@@ -106,11 +108,11 @@ impl Inbox {
     /// Gives the host its messages until it ends. Ends it, if this is dropped before.
     pub(super) async fn run(&self, host: Host) -> Result<(), String> {
         let _closing = Closing(self);
-        *self.host() = Some(host);
+        *self.shared.host.lock() = Some(host);
         self.turn(Applying::Elsewhere);
         loop {
             let (goes_on, armed) = {
-                let mut queue = self.queue();
+                let mut queue = self.shared.queue.lock();
                 if let Some(end) = queue.end.take() {
                     return end;
                 }
@@ -123,7 +125,7 @@ impl Inbox {
                 biased;
                 () = self.shared.wake.notified() => {}
                 () = tokio::time::sleep_until(armed.unwrap_or_else(|| Instant::now() + IDLE)) => {
-                    self.queue().armed = None;
+                    self.shared.queue.lock().armed = None;
                     self.post(Message::Tick);
                 }
             }
@@ -133,12 +135,17 @@ impl Inbox {
     /// Whether a thread has said that it cannot go on.
     #[cfg(test)]
     pub(super) fn is_broken(&self) -> bool {
-        self.queue().messages.iter().any(|message| matches!(message, Message::Broken(_)))
+        self.shared
+            .queue
+            .lock()
+            .messages
+            .iter()
+            .any(|message| matches!(message, Message::Broken(_)))
     }
 
     /// Whether the turn is the caller's.
     fn leave(&self, message: Message) -> bool {
-        let mut queue = self.queue();
+        let mut queue = self.shared.queue.lock();
         if queue.messages.len() >= MAX_INBOX {
             tracing::debug!("the replica set host is overloaded");
             return false;
@@ -149,14 +156,14 @@ impl Inbox {
 
     /// Processes messages until the queue is empty or the limit of a turn is reached.
     fn turn(&self, applying: Applying) {
-        let mut slot = self.host();
+        let mut slot = self.shared.host.lock();
         let Some(host) = slot.as_mut() else { return self.discard() };
         let unfinished = Unfinished(self);
         let runtime = host.runtime.clone();
         let entered = runtime.enter();
         let mut messages = std::mem::take(&mut host.messages);
         let mut taken = 0;
-        std::mem::swap(&mut self.queue().messages, &mut messages);
+        std::mem::swap(&mut self.shared.queue.lock().messages, &mut messages);
         loop {
             // One look at the clocks for all messages that were there.
             let now = host.now();
@@ -165,7 +172,7 @@ impl Inbox {
                 host.take(message, now);
             }
             let end = host.settle(now);
-            let mut queue = self.queue();
+            let mut queue = self.shared.queue.lock();
             if let Some(at) = host.rearm() {
                 queue.armed = Some(at);
                 self.shared.wake.notify_one();
@@ -202,19 +209,11 @@ impl Inbox {
 
     /// There is no host any more: requests that wait end without an answer.
     fn discard(&self) {
-        let mut queue = self.queue();
+        let mut queue = self.shared.queue.lock();
         queue.busy = false;
         let messages = std::mem::take(&mut queue.messages);
         drop(queue);
         drop(messages);
-    }
-
-    fn queue(&self) -> MutexGuard<'_, Queue> {
-        self.shared.queue.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn host(&self) -> MutexGuard<'_, Option<Host>> {
-        self.shared.host.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -223,7 +222,7 @@ struct Closing<'a>(&'a Inbox);
 
 impl Drop for Closing<'_> {
     fn drop(&mut self) {
-        let host = self.0.host().take();
+        let host = self.0.shared.host.lock().take();
         drop(host);
         self.0.discard();
     }
@@ -234,7 +233,8 @@ struct Unfinished<'a>(&'a Inbox);
 
 impl Drop for Unfinished<'_> {
     fn drop(&mut self) {
-        self.0.queue().end = Some(Err("a turn of the replica set host panicked".to_owned()));
+        self.0.shared.queue.lock().end =
+            Some(Err("a turn of the replica set host panicked".to_owned()));
         self.0.shared.wake.notify_one();
     }
 }

@@ -4,11 +4,11 @@
 //! keyspace of the store (`quorate_node::CopyBuffer`). What does not fit there either is read from the
 //! source again when its turn comes. docs/replication-rules.md#initial-sync.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use quorate_member::SentBatch;
 use quorate_node::{CommandError, CopyBuffer, Node};
-use quorate_protocol::{OpTime, ServerAddress, Term};
+use quorate_protocol::{Lock, OpTime, ServerAddress, Term};
 use quorate_wire::MsgFlags;
 use tokio::task::{JoinHandle, block_in_place};
 
@@ -24,7 +24,7 @@ const MAX_BUFFERED_BYTES: u64 = 16 * 1024 * 1024 * 1024;
 /// A buffer that fills itself until it is taken or dropped.
 pub(super) struct OplogBuffer {
     /// Nothing once it is taken.
-    buffer: Arc<Mutex<Option<CopyBuffer>>>,
+    buffer: Arc<Lock<Option<CopyBuffer>>>,
     task: JoinHandle<()>,
 }
 
@@ -37,7 +37,7 @@ impl OplogBuffer {
         source: ServerAddress,
         from: OpTime,
     ) -> Result<Self, CommandError> {
-        let buffer = Arc::new(Mutex::new(Some(node.begin_copy_buffer(MAX_BUFFERED_BYTES)?)));
+        let buffer = Arc::new(Lock::new(Some(node.begin_copy_buffer(MAX_BUFFERED_BYTES)?)));
         let filled = Arc::clone(&buffer);
         let task = tokio::spawn(async move {
             if let Err(error) = cut.guard(fill(&dialer, &source, from, &filled)).await {
@@ -50,14 +50,14 @@ impl OplogBuffer {
     /// Ends it: the entries so far.
     pub(super) fn take(self) -> Option<CopyBuffer> {
         self.task.abort();
-        self.buffer.lock().unwrap_or_else(PoisonError::into_inner).take()
+        self.buffer.lock().take()
     }
 }
 
 impl Drop for OplogBuffer {
     fn drop(&mut self) {
         self.task.abort();
-        drop(self.buffer.lock().unwrap_or_else(PoisonError::into_inner).take());
+        drop(self.buffer.lock().take());
     }
 }
 
@@ -65,13 +65,13 @@ async fn fill(
     dialer: &Dialer,
     source: &ServerAddress,
     from: OpTime,
-    buffer: &Mutex<Option<CopyBuffer>>,
+    buffer: &Lock<Option<CopyBuffer>>,
 ) -> Result<(), ClientError> {
     let mut stream = EntryStream::open(dialer, source, from).await?;
     loop {
         let batch = stream.next().await?;
         let kept = block_in_place(|| {
-            let mut buffer = buffer.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut buffer = buffer.lock();
             buffer.as_mut().map_or(Ok(false), |buffer| buffer.push(&batch.entries))
         });
         match kept {

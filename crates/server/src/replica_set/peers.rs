@@ -7,11 +7,11 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bson::{Document, RawDocumentBuf};
-use quorate_protocol::ServerAddress;
+use quorate_protocol::{Lock, ServerAddress};
 use quorate_replication::{Input, Reply, Request, RequestId, Unreachable};
 use quorate_wire::MsgFlags;
 use tokio::io::AsyncWriteExt;
@@ -56,7 +56,7 @@ pub(super) struct Peers {
 /// The way to a task.
 struct Task {
     requests: mpsc::Sender<Outgoing>,
-    line: Arc<Mutex<Line>>,
+    line: Arc<Lock<Line>>,
 }
 
 /// What a peer's task shares with the threads that write to its socket themselves.
@@ -109,7 +109,7 @@ impl Peers {
         }
         let is_cut = self.inbox.cut.is_cut();
         let task = self.task(to);
-        let mut line = lock(&task.line);
+        let mut line = task.line.lock();
         let urgent = is_report(&message) && !is_cut;
         let wanted = Wanted { request, message, deadline };
         let outgoing = if urgent && line.queued == 0 && line.writer.is_some() {
@@ -172,10 +172,6 @@ fn written(request: RequestId) -> Message {
     Message::Input(Input::ReplyReceived { request, reply, round_trip })
 }
 
-fn lock(line: &Mutex<Line>) -> MutexGuard<'_, Line> {
-    line.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 struct Waiting {
     request: RequestId,
     message: Request,
@@ -188,18 +184,18 @@ struct Peer {
     inbox: Inbox,
     dialer: Dialer,
     receiver: Option<Receiver>,
-    line: Arc<Mutex<Line>>,
+    line: Arc<Lock<Line>>,
 }
 
 impl Peer {
     fn new(address: ServerAddress, inbox: Inbox, dialer: Dialer) -> Self {
         let line = Line { writer: None, waiting: BTreeMap::new(), next: 1, queued: 0 };
-        Self { address, inbox, dialer, receiver: None, line: Arc::new(Mutex::new(line)) }
+        Self { address, inbox, dialer, receiver: None, line: Arc::new(Lock::new(line)) }
     }
 
     async fn run(mut self, mut requests: mpsc::Receiver<Outgoing>) {
         loop {
-            let deadline = lock(&self.line).waiting.values().map(|waiting| waiting.deadline).min();
+            let deadline = self.line.lock().waiting.values().map(|waiting| waiting.deadline).min();
             let timeout = tokio::time::sleep_until(deadline.unwrap_or_else(far));
             tokio::select! {
                 outgoing = requests.recv() => {
@@ -211,7 +207,7 @@ impl Peer {
                             self.inbox.post(written(request));
                         }
                     }
-                    lock(&self.line).queued -= 1;
+                    self.line.lock().queued -= 1;
                 }
                 received = next(&mut self.receiver) => self.receive(received),
                 () = timeout, if deadline.is_some() => self.fail(Unreachable::TimedOut),
@@ -222,7 +218,7 @@ impl Peer {
     async fn run_once(mut self, wanted: Wanted) {
         let deadline = wanted.deadline;
         self.send(wanted).await;
-        while !lock(&self.line).waiting.is_empty() {
+        while !self.line.lock().waiting.is_empty() {
             tokio::select! {
                 received = next(&mut self.receiver) => self.receive(received),
                 () = tokio::time::sleep_until(deadline) => self.fail(Unreachable::TimedOut),
@@ -242,7 +238,7 @@ impl Peer {
     /// answer cannot come fail.
     async fn deliver(&mut self, wanted: Wanted) {
         let deadline = wanted.deadline;
-        let bytes = lock(&self.line).begin(wanted);
+        let bytes = self.line.lock().begin(wanted);
         if self.inbox.cut.is_cut() {
             return;
         }
@@ -251,7 +247,7 @@ impl Peer {
                 Ok(Ok(stream)) => {
                     let (reader, writer) = stream.into_split();
                     self.receiver = Some(Receiver::new(reader));
-                    lock(&self.line).writer = Some(writer);
+                    self.line.lock().writer = Some(writer);
                 }
                 Ok(Err(error)) if error.kind() == io::ErrorKind::PermissionDenied => {
                     return self.deny(&error.to_string());
@@ -267,7 +263,7 @@ impl Peer {
     }
 
     async fn write(&mut self, bytes: &[u8], deadline: Instant) {
-        let Some(mut writer) = lock(&self.line).writer.take() else {
+        let Some(mut writer) = self.line.lock().writer.take() else {
             return self.fail(Unreachable::Other);
         };
         let writing = async {
@@ -275,7 +271,7 @@ impl Peer {
             writer.flush().await
         };
         match tokio::time::timeout_at(deadline, writing).await {
-            Ok(Ok(())) => lock(&self.line).writer = Some(writer),
+            Ok(Ok(())) => self.line.lock().writer = Some(writer),
             Ok(Err(error)) => self.fail(cause_of(&error)),
             Err(_) => self.fail(Unreachable::TimedOut),
         }
@@ -291,7 +287,7 @@ impl Peer {
         }
         match received {
             Ok(received) => {
-                let waiting = lock(&self.line).waiting.remove(&received.response_to.0);
+                let waiting = self.line.lock().waiting.remove(&received.response_to.0);
                 let Some(waiting) = waiting else { return };
                 let round_trip = waiting.sent.elapsed();
                 let request = waiting.request;
@@ -318,12 +314,12 @@ impl Peer {
 
     /// Ends the connection; whether there was one.
     fn disconnect(&mut self) -> bool {
-        lock(&self.line).writer = None;
+        self.line.lock().writer = None;
         self.receiver.take().is_some()
     }
 
     fn take_waiting(&mut self) -> Vec<Waiting> {
-        std::mem::take(&mut lock(&self.line).waiting).into_values().collect()
+        std::mem::take(&mut self.line.lock().waiting).into_values().collect()
     }
 
     /// The connection is of no more use: all requests in flight end with the reason.

@@ -12,13 +12,14 @@
 //!                          task ──▶ written, ended
 //! ```
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bson::RawDocumentBuf;
 use quorate_member::{EntrySource, MAX_BATCH_BYTES};
 use quorate_node::Node;
+use quorate_protocol::Lock;
 use quorate_wire::{EncodeError, MsgFlags, MsgWriter, RequestId};
 use tokio::io::AsyncWriteExt;
 use tokio::sync::{Notify, watch};
@@ -45,22 +46,18 @@ const RETAINED_OUTPUT: usize = 64 * 1024;
 
 /// The streams to all followers.
 #[derive(Default)]
-pub(crate) struct Followers(Mutex<Arc<Vec<Arc<OplogStream>>>>);
+pub(crate) struct Followers(Lock<Arc<Vec<Arc<OplogStream>>>>);
 
 impl Followers {
-    fn streams(&self) -> MutexGuard<'_, Arc<Vec<Arc<OplogStream>>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Adds a stream, until the value is dropped.
     pub(crate) fn join(self: &Arc<Self>, stream: &Arc<OplogStream>) -> Following {
-        Arc::make_mut(&mut self.streams()).push(Arc::clone(stream));
+        Arc::make_mut(&mut self.0.lock()).push(Arc::clone(stream));
         Following { followers: Arc::clone(self), stream: Arc::clone(stream) }
     }
 
     /// The log has grown, or more of it is committed.
     pub(super) fn push(&self, node: &Node) {
-        let streams = Arc::clone(&self.streams());
+        let streams = Arc::clone(&self.0.lock());
         for stream in streams.iter() {
             stream.push(node);
         }
@@ -75,14 +72,14 @@ pub(crate) struct Following {
 
 impl Drop for Following {
     fn drop(&mut self) {
-        let mut streams = self.followers.streams();
+        let mut streams = self.followers.0.lock();
         Arc::make_mut(&mut streams).retain(|stream| !Arc::ptr_eq(stream, &self.stream));
     }
 }
 
 /// One follower's stream.
 pub(crate) struct OplogStream {
-    sending: Mutex<Sending>,
+    sending: Lock<Sending>,
     /// There may be something to push. A thread that finds another one pushing leaves its news here.
     news: AtomicBool,
     /// Wakes the task.
@@ -153,11 +150,7 @@ impl OplogStream {
             is_broken: false,
         };
         let news = AtomicBool::new(false);
-        Self { sending: Mutex::new(sending), news, wake: Notify::new(), view, cut }
-    }
-
-    fn sending(&self) -> MutexGuard<'_, Sending> {
-        self.sending.lock().unwrap_or_else(PoisonError::into_inner)
+        Self { sending: Lock::new(sending), news, wake: Notify::new(), view, cut }
     }
 
     /// Writes what is new into the socket, without waiting for anything.
@@ -165,7 +158,7 @@ impl OplogStream {
         self.news.store(true, Ordering::SeqCst);
         while self.news.load(Ordering::SeqCst) {
             // The thread that holds it looks for news again, and so does the task when it has written.
-            let Ok(mut sending) = self.sending.try_lock() else { return };
+            let Some(mut sending) = self.sending.try_lock() else { return };
             if sending.writer.is_none() {
                 return;
             }
@@ -188,7 +181,7 @@ impl OplogStream {
     /// Returns when the task may have something to do.
     pub(crate) async fn wait(&self, node: &Node, role: &mut watch::Receiver<RoleView>) {
         let until = {
-            let mut sending = self.sending();
+            let mut sending = self.sending.lock();
             if sending.is_work_left() || self.news.load(Ordering::SeqCst) {
                 return;
             }
@@ -210,7 +203,7 @@ impl OplogStream {
         timeout: Duration,
     ) -> Result<Step, ConnectionError> {
         let (mut writer, bytes, step) = {
-            let mut sending = self.sending();
+            let mut sending = self.sending.lock();
             self.news.store(false, Ordering::SeqCst);
             let step = sending.prepare(node, *self.view.borrow())?;
             if sending.output.is_empty() && !std::mem::take(&mut sending.is_unflushed) {
@@ -225,7 +218,7 @@ impl OplogStream {
         };
         let written = tokio::time::timeout(timeout, writing).await;
         written.map_err(|_| ConnectionError::SlowClient)??;
-        let mut sending = self.sending();
+        let mut sending = self.sending.lock();
         sending.writer = Some(writer);
         sending.keep_room(bytes);
         Ok(step)
@@ -452,7 +445,7 @@ mod tests {
         }
 
         fn has_sent(&self) -> Option<OpTime> {
-            self.stream.sending().source.sent()
+            self.stream.sending.lock().source.sent()
         }
     }
 
@@ -529,7 +522,7 @@ mod tests {
         let (_role, mut role) = watch::channel(view().role());
         pair.commit();
         pair.push();
-        while pair.stream.sending().source.told() != Some(*pair.view.borrow()) {
+        while pair.stream.sending.lock().source.told() != Some(*pair.view.borrow()) {
             let waiting = pair.stream.wait(&pair.node, &mut role);
             tokio::time::timeout(KEEP_ALIVE / 2, waiting).await.expect("the task is woken");
             pair.step().await;
@@ -544,7 +537,7 @@ mod tests {
         pair.step().await;
         assert_eq!(pair.received().await, 1);
         let (mut pushed, mut got) = (0, 0);
-        while pair.stream.sending().output.is_empty() {
+        while pair.stream.sending.lock().output.is_empty() {
             pair.commit();
             for _ in 0..3 {
                 pair.append(16 * 1024);
@@ -553,15 +546,17 @@ mod tests {
             pair.push();
         }
         // Nothing is pushed past it.
-        let (sent, owed) = (pair.has_sent(), pair.stream.sending().output.len());
+        let (sent, owed) = (pair.has_sent(), pair.stream.sending.lock().output.len());
         pair.commit();
         pair.append(10);
         pushed += 1;
         pair.push();
-        assert_eq!((pair.has_sent(), pair.stream.sending().output.len()), (sent, owed));
+        assert_eq!((pair.has_sent(), pair.stream.sending.lock().output.len()), (sent, owed));
         let (stream, node, last) = (Arc::clone(&pair.stream), &pair.node, op_time(pair.entries));
         let sending = async {
-            while stream.sending().source.sent() != Some(last) || stream.sending().is_work_left() {
+            while stream.sending.lock().source.sent() != Some(last)
+                || stream.sending.lock().is_work_left()
+            {
                 stream.step(node, PATIENCE).await.map(drop).unwrap();
             }
         };
@@ -604,7 +599,7 @@ mod tests {
         assert_eq!(pair.received().await, 1);
         pair.commit();
         pair.append(10);
-        let held = pair.stream.sending();
+        let held = pair.stream.sending.lock();
         pair.push();
         drop(held);
         let (_role, mut role) = watch::channel(view().role());

@@ -10,11 +10,11 @@ use std::collections::VecDeque;
 use std::io;
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, PoisonError};
 
 use quorate_member::{DataChange, Entries};
 use quorate_node::{CommandError, ErrorCode, MAX_APPLY_ENTRIES, Node};
-use quorate_protocol::OpTime;
+use quorate_protocol::{Lock, OpTime};
 use quorate_replication::Input;
 use tokio::sync::OwnedSemaphorePermit;
 
@@ -75,7 +75,7 @@ struct Handle(Arc<Applying>);
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        self.0.queue().end = true;
+        self.0.queue.lock().end = true;
         self.0.condition.notify_one();
     }
 }
@@ -87,10 +87,10 @@ struct Applying {
     inbox: Inbox,
     clock: Clock,
     gate: Arc<WriteGate>,
-    queue: Mutex<Changes>,
+    queue: Lock<Changes>,
     condition: Condvar,
     /// Held while changes are taken and made.
-    at_work: Mutex<()>,
+    at_work: Lock<()>,
 }
 
 #[derive(Default)]
@@ -125,14 +125,14 @@ impl Applier {
             inbox,
             clock,
             gate,
-            queue: Mutex::default(),
+            queue: Lock::default(),
             condition: Condvar::new(),
-            at_work: Mutex::default(),
+            at_work: Lock::default(),
         });
         let thread = Arc::clone(&applying);
         std::thread::Builder::new().name("quorate-apply".to_owned()).spawn(move || {
             while thread.wait() {
-                let at_work = thread.at_work.lock().unwrap_or_else(PoisonError::into_inner);
+                let at_work = thread.at_work.lock();
                 thread.work(None);
                 drop(at_work);
             }
@@ -142,7 +142,7 @@ impl Applier {
 
     /// Has the thread do what there is.
     pub(super) fn wake(&self) {
-        if !self.0.0.queue().waiting.is_empty() {
+        if !self.0.0.queue.lock().waiting.is_empty() {
             self.0.0.condition.notify_one();
         }
     }
@@ -150,9 +150,9 @@ impl Applier {
     /// Makes the waiting changes on this thread, if they are few and no other thread makes them.
     pub(super) fn help(&self) {
         let applying = &self.0.0;
-        let few = applying.queue().are_few();
+        let few = applying.queue.lock().are_few();
         match (applying.at_work.try_lock(), applying.gate.try_enter_to_apply()) {
-            (Ok(_at_work), Some(entered)) if few => applying.work(Some(entered)),
+            (Some(_at_work), Some(entered)) if few => applying.work(Some(entered)),
             // It may just have looked for the last time.
             _ => self.wake(),
         }
@@ -160,7 +160,7 @@ impl Applier {
 
     /// Adds a change. Nothing happens before [`wake`](Self::wake) or [`help`](Self::help).
     pub(super) fn add(&self, change: Change) {
-        let mut queue = self.0.0.queue();
+        let mut queue = self.0.0.queue.lock();
         if queue.end {
             return;
         }
@@ -183,20 +183,16 @@ enum Done {
 }
 
 impl Applying {
-    fn queue(&self) -> MutexGuard<'_, Changes> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Returns when there is something to do, or false at the end.
     fn wait(&self) -> bool {
-        let queue = self.queue();
+        let queue = self.queue.lock();
         let idle = |changes: &mut Changes| changes.waiting.is_empty() && !changes.end;
         let queue = self.condition.wait_while(queue, idle).unwrap_or_else(PoisonError::into_inner);
         !queue.end
     }
 
     fn next(&self) -> Option<Change> {
-        self.queue().waiting.pop_front()
+        self.queue.lock().waiting.pop_front()
     }
 
     /// Makes the waiting changes and forces them to disk. The applier's thread waits at the gate for writes; a
@@ -217,7 +213,7 @@ impl Applying {
                 }
                 Err(error) => {
                     // Nothing may follow what could not be applied.
-                    let mut queue = self.queue();
+                    let mut queue = self.queue.lock();
                     queue.end = true;
                     queue.waiting.clear();
                     drop(queue);
@@ -260,7 +256,7 @@ impl Applying {
 
     /// Puts changes back that could not be made yet, in their order.
     fn put_back(&self, first: Change, second: Option<Change>) {
-        let mut queue = self.queue();
+        let mut queue = self.queue.lock();
         for change in second.into_iter().chain([first]) {
             queue.waiting.push_front(change);
         }
@@ -329,7 +325,7 @@ fn waiting(change: &Change) -> &'static str {
 
 /// Wakes the syncing thread.
 #[derive(Clone, Default)]
-pub(super) struct Syncer(Arc<(Mutex<Wanted>, Condvar)>);
+pub(super) struct Syncer(Arc<(Lock<Wanted>, Condvar)>);
 
 #[derive(Default)]
 struct Wanted {
@@ -366,7 +362,7 @@ impl Syncer {
     /// The log has grown.
     pub(super) fn wake(&self) {
         let (wanted, condition) = &*self.0;
-        let mut wanted = wanted.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut wanted = wanted.lock();
         let asleep = !std::mem::replace(&mut wanted.sync, true);
         // A thread that is woken into a lock goes to sleep again.
         drop(wanted);
@@ -378,7 +374,7 @@ impl Syncer {
     /// The store has stopped writing. The thread tells the host: the caller may hold the write lock.
     pub(super) fn fail(&self, why: &str) {
         let (wanted, condition) = &*self.0;
-        let mut wanted = wanted.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut wanted = wanted.lock();
         wanted.sync = true;
         wanted.failed.get_or_insert_with(|| why.to_owned());
         drop(wanted);
@@ -386,13 +382,13 @@ impl Syncer {
     }
 
     fn failed(&self) -> Option<String> {
-        self.0.0.lock().unwrap_or_else(PoisonError::into_inner).failed.clone()
+        self.0.0.lock().failed.clone()
     }
 
     /// A majority has the log up to here.
     pub(super) fn committed(&self, committed: OpTime) {
         let (wanted, condition) = &*self.0;
-        let mut wanted = wanted.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut wanted = wanted.lock();
         wanted.committed = committed;
         let over = wanted.gathering_behind.is_some_and(|behind| behind <= committed);
         drop(wanted);
@@ -404,7 +400,7 @@ impl Syncer {
     /// Ends the thread.
     pub(super) fn end(&self) {
         let (wanted, condition) = &*self.0;
-        wanted.lock().unwrap_or_else(PoisonError::into_inner).end = true;
+        wanted.lock().end = true;
         condition.notify_one();
     }
 
@@ -412,7 +408,7 @@ impl Syncer {
     /// committed, writes gather: the next sync could not be acknowledged before anyway.
     fn wait(&self, synced: OpTime) -> bool {
         let (wanted, condition) = &*self.0;
-        let mut wanted = wanted.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut wanted = wanted.lock();
         while !wanted.sync && !wanted.end {
             wanted = condition.wait(wanted).unwrap_or_else(PoisonError::into_inner);
         }
