@@ -1,7 +1,7 @@
 //! Logging in on a connection, before the first operation that uses it.
 //!
 //! What to say is decided by `quorate-authentication`; this file sends it. Checks need no login, so
-//! that a wrong password hides no server: it is told by the operation that needs the login. Nothing
+//! that a wrong password hides no server: the operation that needs the login reports it. Nothing
 //! is sent along with the handshake but the question for the user's mechanisms, for most connections
 //! that a scan opens are never used by an operation. An arbiter has no users, so that no client logs in
 //! there.

@@ -1,6 +1,6 @@
 #![doc = include_str!("../README.md")]
 //!
-//! Servers are looked at inside the application's own calls, one after the other, when an operation needs to know. Everything
+//! Servers are checked inside the application's own calls, one after the other, when an operation needs to know. Everything
 //! about which server is what, and which suits an operation, is decided by the same core that the asynchronous client uses
 //! (`quorate-server-discovery`).
 //!
@@ -17,7 +17,7 @@
 //! - **A connection idle for 5 s is pinged** before it is used; if it is dead, another server is
 //!   selected, once.
 //! - **Logins** (SCRAM, X.509) are made before the first operation on a connection. Checks need none,
-//!   so that a wrong password hides no server and is told by the operation that needs it.
+//!   so that a wrong password hides no server and the operation that needs it reports it.
 //! - **Reads are retried once** after an error that a failover may explain; writes never are, but
 //!   for the commit and the abort of a transaction.
 //! - **What an overloaded server turned away is sent again**, after a pause that grows, twice at most.

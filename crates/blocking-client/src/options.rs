@@ -1,4 +1,4 @@
-//! What a client is told once, at its start.
+//! The options of a client, fixed at its start.
 //!
 //! Options of a connection string that would be unsafe or misleading to ignore, and that a client on
 //! the standard library alone cannot honour, are refused with a next step. The rest of the string is
@@ -15,10 +15,10 @@ use quorate_server_discovery::{DiscoveryOptions, OptionsError, SOCKET_CHECK_INTE
 use quorate_tls_config::{TlsError, TlsOptions};
 use quorate_wire::CompressorId;
 
-/// What a client is told once, at its start.
+/// The options of a client, fixed at its start.
 #[derive(Clone, Debug)]
 pub struct ClientOptions {
-    /// What the core is told: seeds, set name, `connectTimeoutMS`, `heartbeatFrequencyMS` and so on.
+    /// The options of the discovery core: seeds, set name, `connectTimeoutMS`, `heartbeatFrequencyMS` and so on.
     /// Its threading is always taken as [`Threading::Single`].
     pub discovery: DiscoveryOptions,
     /// `appname`.

@@ -110,7 +110,7 @@ impl Client {
     pub fn end_session(&mut self, mut session: Session) {
         let mut lent = self.in_session(&mut session);
         if lent.in_transaction() {
-            // Nothing but a wrong state is an error, and the state was looked at.
+            // Nothing but a wrong state is an error, and the state was checked.
             let _ = lent.abort_transaction();
         }
         drop(lent);

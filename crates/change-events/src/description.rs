@@ -24,7 +24,7 @@ struct Description {
 }
 
 /// The `updateDescription` of a delta `{d, u, i, s…}`. With `expanded`, paths that could be read in more
-/// than one way are told component by component in `disambiguatedPaths`.
+/// than one way are listed component by component in `disambiguatedPaths`.
 ///
 /// # Errors
 ///

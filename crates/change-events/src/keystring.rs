@@ -3,7 +3,7 @@
 //! Only what tokens hold is written: numbers without a fraction, strings, booleans, identifiers, binary
 //! data, dates, timestamps, null, and documents and arrays of these. Any other value is kept as its BSON
 //! bytes under a mark of its own: a token must tell the events of one entry apart, and these are told
-//! apart by their place before the value is looked at.
+//! apart by their place before the value is compared.
 
 use bson::{Bson, Document};
 

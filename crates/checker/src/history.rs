@@ -338,7 +338,7 @@ impl Action {
         })
     }
 
-    /// The name of the operation, what was asked and what was told.
+    /// The name of the operation, its arguments and its result.
     fn to_json(&self) -> (&'static str, Value, Value) {
         let same = |f, value: Value| (f, value.clone(), value);
         match self {

@@ -36,7 +36,7 @@ pub enum Model {
     StrictSerializable,
 }
 
-/// Checks the transactions of a history. Other operations are not looked at.
+/// Checks the transactions of a history. Other operations are not judged.
 pub fn check(history: &History, model: Model) -> Verdict {
     let transactions: Vec<Transaction<'_>> =
         history.operations().iter().filter_map(Transaction::of).collect();
@@ -81,7 +81,7 @@ impl<'a> Transaction<'a> {
         })
     }
 
-    /// What it read, if it was acknowledged: otherwise the client was told nothing.
+    /// What it read, if it was acknowledged: otherwise the client has no reply.
     fn reads(&self) -> impl Iterator<Item = (i64, &'a [i64])> + '_ {
         let ok = self.is_ok();
         self.steps.iter().filter(move |_| ok).filter_map(|step| match step {

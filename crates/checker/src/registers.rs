@@ -57,7 +57,7 @@ struct Placed<'a> {
     latest: u64,
 }
 
-/// Checks every key of a history. Operations other than those of registers are not looked at.
+/// Checks every key of a history. Operations other than those of registers are not judged.
 pub fn check(history: &History) -> Verdict {
     let mut keys: BTreeMap<i64, Vec<Placed<'_>>> = BTreeMap::new();
     let mut verdict = Verdict::default();

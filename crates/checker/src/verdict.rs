@@ -7,7 +7,7 @@ use crate::picture;
 /// What a checker found in one history.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Verdict {
-    /// How many operations the checker looked at.
+    /// How many operations the checker judged.
     pub operations: usize,
     /// What the guarantee does not explain. At most a few of each kind are kept.
     pub anomalies: Vec<Anomaly>,

@@ -3,7 +3,7 @@
 //! This module owns the shape of the answer. Pasted messages are diagnosed by `pasted`. A deployment
 //! is asked by `probe`, one server after the other as the discovery core wants it (`examination`),
 //! and one of them for a `login` and for what it says of its set (`inside`). `reachability`,
-//! `deployment` and `wishes` judge what was seen. The `verdict` is told first, then the findings, then
+//! `deployment` and `wishes` judge what was seen. The `verdict` is printed first, then the findings, then
 //! the `stages` that led to them. docs/doctor.md#proposals and #situations.
 
 mod deployment;
@@ -200,7 +200,7 @@ fn tell_findings(findings: &[Finding], screen: &mut Screen) -> io::Result<()> {
     Ok(())
 }
 
-/// Reads stdin to its end and keeps as much of it as is looked at, and no more.
+/// Reads stdin to its end and keeps as much of it as is examined, and no more.
 fn read_stdin() -> Result<String, Failure> {
     let mut kept = VecDeque::new();
     let mut stdin = io::stdin().lock();

@@ -18,7 +18,7 @@ use crate::words::listed;
 /// How long a set may take to stop before it is killed: longer than its keeper gives each member.
 const STOP_WITHIN: Duration = Duration::from_secs(20);
 
-/// How often processes are looked at. They are not our children, so the system does not tell us.
+/// How often processes are polled. They are not our children, so the system does not tell us.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
 /// Stops what was named, or the only set that runs.

@@ -220,7 +220,7 @@ async fn drill(
     Ok((report.tell(screen)?, report.scored()))
 }
 
-/// The primary, before anything is broken. A deployment that does not answer is told soon.
+/// The primary, before anything is broken. A deployment that does not answer is an error soon.
 async fn find_primary(
     plan: &Plan<'_>,
     uri: &ConnectionString,

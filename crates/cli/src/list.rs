@@ -16,7 +16,7 @@ use crate::words::listed;
 /// How long a member may take to stop before the command gives up. It is not killed.
 const STOP_WITHIN: Duration = Duration::from_secs(20);
 
-/// How often its process is looked at.
+/// How often its process is polled.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
 /// `quorate list`.

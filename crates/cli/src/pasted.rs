@@ -30,7 +30,7 @@ use crate::finding::Finding;
 use rules::{Evidence, Matcher, Rank, Rule};
 pub(crate) use servers::DescribedServer;
 
-/// The longest text that is looked at, in bytes. Of a longer one the end is taken: that is where a
+/// The longest text that is examined, in bytes. Of a longer one the end is taken: that is where a
 /// program's last words are.
 pub(crate) const MAX_TEXT_LENGTH: usize = 128 << 10;
 

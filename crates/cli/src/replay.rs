@@ -1,6 +1,6 @@
 //! `quorate replay FILE`: a recording through the same core, step by step.
 //!
-//! Each input is told, and under it everything the core did because of it. The times are those of
+//! Each input is printed, and under it everything the core did because of it. The times are those of
 //! the recording, so the output is a function of the file; only the progress bar reads a clock.
 
 mod html;

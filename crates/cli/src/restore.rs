@@ -112,7 +112,7 @@ pub(crate) fn run(arguments: &RestoreArguments, screen: &mut Screen) -> Result<O
     let origin = arguments.origin()?;
     let uri = connect::parse(arguments.uri())?;
     let selection = Selection::parse(&arguments.only)?;
-    // Before the deployment is asked: a wrong directory is told at once.
+    // Before the deployment is asked: a wrong directory is an error at once.
     let dump = match origin {
         Origin::Directory(directory) => Some(Dump::open(directory)?),
         Origin::Archive(_) => None,

@@ -28,7 +28,7 @@ pub(crate) const QUIET: Style = Style::new().dimmed();
 pub(crate) enum Outcome {
     /// Nothing is wrong.
     Fine,
-    /// Something is wrong, and was told.
+    /// Something is wrong, and the program has said so.
     ProblemFound,
     /// A command that was run here ended with this code.
     Code(u8),

@@ -74,7 +74,7 @@ async fn serve(arguments: &ServeArguments, screen: &mut Screen) -> Result<Outcom
     let mut running = Server::start(listeners, options)
         .await
         .map_err(|error| Failure::Problem(error.to_string()))?;
-    // Before other processes are told of this member, since signals kill a process without handlers.
+    // Before other processes learn of this member, since signals kill a process without handlers.
     let mut cuts = match arguments.breakable {
         true => Some(signals::Cuts::listen()?),
         false => None,

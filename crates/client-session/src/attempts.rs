@@ -32,7 +32,7 @@ pub struct Attempts {
     made: u32,
 }
 
-/// There is no time for another attempt: the caller is told of the last error.
+/// There is no time for another attempt: the caller gets the last error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutOfTime;
 

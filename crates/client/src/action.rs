@@ -1,4 +1,4 @@
-//! Operations in the making: what a helper was told, until it is awaited.
+//! Operations in the making: the arguments and options of a helper, until it is awaited.
 //!
 //! A helper such as `collection.find(filter)` returns an action. Options are set on it one by one,
 //! an explicit session among them, and awaiting it runs it:
@@ -29,7 +29,7 @@ use crate::operation::{Deadline, Operation, Purpose, Reply, Retry, Target};
 use crate::session::Session;
 use crate::value::{IntoRaw, IntoValue};
 
-/// What operations do unless they are told otherwise: handed down from client to database to
+/// The options of operations that set none of their own: handed down from client to database to
 /// collection.
 #[derive(Clone, Debug)]
 pub(crate) struct Defaults {

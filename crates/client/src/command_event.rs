@@ -1,7 +1,7 @@
 //! What a client tells about the commands it sends.
 //!
 //! Follows the Command Logging and Monitoring specification: one event when a command is sent, one
-//! when its reply arrives or it fails, with the same request id. Commands that carry secrets are told
+//! when its reply arrives or it fails, with the same request id. Commands that carry secrets are reported
 //! without their content. Nothing is built without a subscriber.
 
 use std::fmt;

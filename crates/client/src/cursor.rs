@@ -91,7 +91,7 @@ impl Cursor {
     /// does the same in the background.
     pub async fn close(mut self) {
         let killer = self.killer();
-        // The server is told once.
+        // `killCursors` is sent once.
         self.give_up();
         killer.kill().await;
     }

@@ -48,7 +48,7 @@ impl Client {
     }
 }
 
-/// Sets what operations do unless they are told otherwise.
+/// Sets the options of operations that set none of their own.
 macro_rules! defaults {
     ($owner:ty) => {
         impl $owner {

@@ -1,4 +1,4 @@
-//! Pooled connections to one server: how they are made, and what discovery hears of it.
+//! Pooled connections to one server: how they are made, and what is reported to discovery.
 
 use std::sync::{Arc, Weak};
 

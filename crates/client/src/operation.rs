@@ -103,7 +103,7 @@ pub(crate) struct Operation<'a> {
     pub(crate) acknowledged: bool,
     /// When it must be over.
     pub(crate) deadline: Option<Deadline>,
-    /// Whether the server is told the deadline.
+    /// Whether the command carries the deadline.
     pub(crate) tells_deadline: bool,
     /// What the logs call it; a number of its own if absent.
     pub(crate) id: Option<OperationId>,

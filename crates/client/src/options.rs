@@ -1,4 +1,4 @@
-//! What a client is told once, at its start.
+//! The options of a client, fixed at its start.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -75,7 +75,7 @@ pub trait Establish: Send + Sync + 'static {
     ) -> impl Future<Output = Result<Established<Self::Connection>, Self::Error>> + Send;
 
     /// A connection could not be established, for a caller or in the background. Runs before the
-    /// caller hears of it, so that what it decides (clearing the pool) is in force by then.
+    /// caller gets the error, so that what it decides (clearing the pool) is in force by then.
     fn on_failure(&self, error: &Self::Error, generation: PoolGeneration);
 }
 

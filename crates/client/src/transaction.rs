@@ -142,7 +142,7 @@ impl Session {
     /// Aborts an open transaction and gives the session back.
     pub async fn end(mut self) {
         if self.in_transaction() {
-            // Nothing but a wrong state is an error, and the state was looked at.
+            // Nothing but a wrong state is an error, and the state was checked.
             let _ = self.abort_transaction().await;
         }
     }

@@ -14,7 +14,7 @@ use crate::options::Limit;
 use crate::read::{OptionReader, split_options};
 use crate::{ConnectionString, MAX_SEEDS, Seeds};
 
-/// The longest TXT record that is looked at, in bytes. The three options it may hold need far less.
+/// The longest TXT record that is read, in bytes. The three options it may hold need far less.
 pub const MAX_TXT_LENGTH: usize = 4096;
 
 /// The service that is asked for if `srvServiceName` says nothing else.

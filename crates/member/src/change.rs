@@ -59,7 +59,7 @@ pub enum DataChange<R> {
 /// What a change came to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChangeEnded {
-    /// What the member is told; for entries the log says it.
+    /// The input that the member gets; for entries the log says it.
     pub input: Option<Input>,
     /// How many entries were undone.
     pub undone: u64,

@@ -21,7 +21,7 @@ const MAX_COMPARED: usize = 100_000_000;
 pub enum SearchAsk {
     /// The source's reply to this command, for [`CommonPointSearch::take_reply`].
     Command(Document),
-    /// Nothing: this is what the member is told.
+    /// Nothing: this is the input of the member.
     Done(Input),
 }
 

@@ -36,7 +36,7 @@ pub struct CopyWork {
     pub source: ServerAddress,
     /// The first entry that is applied over the copy.
     pub begin: OpTime,
-    /// Where progress is told.
+    /// Where progress is recorded.
     pub progress: CloneProgress,
 }
 

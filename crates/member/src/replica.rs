@@ -233,7 +233,7 @@ impl<R> Replica<R> {
     }
 
     /// A client waits for its write, or no longer does. That changes nothing that clients see, and the
-    /// write need not be known to the member: its waiter is looked at whenever the log has moved.
+    /// write need not be known to the member: its waiter is checked whenever the log has moved.
     pub fn handle_waiter(&mut self, now: Now, input: Input) {
         self.core.handle(now.monotonic, input);
         self.take_outputs();

@@ -1,4 +1,4 @@
-//! The sending end of copying entries: what a follower is told next.
+//! The sending end of copying entries: what is sent to a follower next.
 
 use std::ops::Bound;
 
@@ -14,7 +14,7 @@ pub const MAX_BATCH_ENTRIES: usize = 5000;
 /// Bytes of entries in one message, about.
 pub const MAX_BATCH_BYTES: usize = 4 * 1024 * 1024;
 
-/// Entries for a follower, and what it is told with them.
+/// Entries for a follower, and what is sent with them.
 #[derive(Clone, Debug)]
 pub struct SentBatch {
     /// The entries.
@@ -76,7 +76,7 @@ impl EntrySource {
         self.sent
     }
 
-    /// What the follower was told of the set last.
+    /// The state of the set that was sent last.
     pub fn told(&self) -> Option<SetView> {
         self.told
     }

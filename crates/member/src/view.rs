@@ -13,7 +13,7 @@ pub struct SetView {
     pub is_primary: bool,
     /// The newest entry that no election can lose.
     pub commit_point: OpTimeAndWallTime,
-    /// The rollback id that other members are told.
+    /// The rollback id that is sent to other members.
     pub rollback_id: i32,
     /// Whether it knows a primary.
     pub knows_primary: bool,

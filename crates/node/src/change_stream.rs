@@ -1,6 +1,6 @@
 //! Change streams: what happened to documents and collections, in the order of the oplog.
 //!
-//! Owns how a stream is opened, where it stands, and which committed entries it looks at next. What an
+//! Owns how a stream is opened, where it stands, and which committed entries it reads next. What an
 //! entry means is `quorate_change_events`' business; waiting for the commit point is the server's. A stream
 //! does not keep the oplog from being truncated: one that falls behind fails with error 286.
 
@@ -39,7 +39,7 @@ use crate::records::DocumentBytes;
 use crate::replication::entry_position;
 use crate::touched::EVERY_DATABASE;
 
-/// Entries that one command looks at before it answers: some milliseconds of work. A stream which shows
+/// Entries that one command reads before it answers: some milliseconds of work. A stream which shows
 /// little still tells its client how far it is.
 const MAX_SCANNED: usize = 2_000;
 
@@ -65,7 +65,7 @@ pub(crate) struct ChangeStream {
     splits: bool,
     /// Nothing up to here is shown.
     started_at: u64,
-    /// Every entry up to here has been looked at.
+    /// Every entry up to here has been read.
     position: u64,
     /// The event after which the stream goes on; it has to be met.
     resume_after: Option<ResumeToken>,
@@ -77,7 +77,7 @@ pub(crate) struct ChangeStream {
     partly: Option<String>,
     /// The token of the last event that was sent.
     last_sent: Option<String>,
-    /// Whether every committed entry had been looked at the last time.
+    /// Whether every committed entry had been read the last time.
     caught_up: bool,
     /// Whether the last event has ended the stream.
     ended: bool,
@@ -113,7 +113,7 @@ impl ChangeStream {
         self.caught_up
     }
 
-    /// The time up to which the stream has looked at entries.
+    /// The time up to which the stream has read entries.
     pub(crate) fn position(&self) -> Timestamp {
         Timestamp::from_u64(self.position)
     }
@@ -138,7 +138,7 @@ impl ChangeStream {
             // More of what was scanned is still to be sent.
             Some(sent) if !self.waiting.is_empty() => sent.clone(),
             None if !self.waiting.is_empty() => self.start_token(),
-            // The last entry that was looked at is the one that was shown last.
+            // The last entry that was read is the one that was shown last.
             Some(sent) if *sent > hex(self.position()) => sent.clone(),
             _ => match &self.resume_after {
                 Some(start) if start.to_hex() > mark => start.to_hex(),
@@ -211,7 +211,7 @@ impl ChangeStream {
         }
     }
 
-    /// Whether it has looked at everything there is, and keeps nothing to tell.
+    /// Whether it has read everything there is, and keeps no event to send.
     fn is_quiet(&mut self, node: &Node) -> bool {
         self.catch_up();
         let entries = || node.change_feed().after(node, self.position, 1);
@@ -286,7 +286,7 @@ impl ChangeStream {
             }
         }
         self.partly = None;
-        // The whole entry has been looked at, and the event to resume after was not in it. A transaction that holds the
+        // The whole entry has been read, and the event to resume after was not in it. A transaction that holds the
         // event is told with its last entry.
         if let Some(resume) = &self.resume_after
             && timestamp > timestamp_from(resume.cluster_time).as_u64()
@@ -366,7 +366,7 @@ impl ChangeStream {
             true => input as Documents,
             false => self.pipeline.run(input, environment, &self.variables),
         };
-        // The end of a stream is told, whatever its filter.
+        // The stream ends with `invalidate`, whatever its filter.
         self.ended = ends_stream;
         let Some(document) = shown.next().transpose()? else { return Ok(()) };
         if document.get("_id") != Some(&Bson::Document(id)) {

@@ -1,4 +1,4 @@
-//! What a command is told about its surroundings: the time, the connection, and when to stop.
+//! The surroundings of a command: the time, the connection, and when to stop.
 
 use std::any::Any;
 use std::fmt;
@@ -343,7 +343,7 @@ pub enum Outcome {
         /// How long to wait at most.
         at_most: Duration,
     },
-    /// It looks at more documents than [`Context::may_look_at`] allows, and has changed nothing: run it
+    /// It examines more documents than [`Context::may_look_at`] allows, and has changed nothing: run it
     /// again on a thread of its own.
     Long,
 }
@@ -388,7 +388,7 @@ pub struct Interrupt {
     conflicts: AtomicU64,
     /// How often its expressions may still ask whether to go on while it holds the write lock; 0 while it does not.
     held: AtomicU64,
-    /// What the command has looked at, once it is done.
+    /// What the command has examined, once it is done.
     work: Lock<Work>,
     remains: Lock<Remains>,
     /// Threads that the host lends to the command.
@@ -509,7 +509,7 @@ impl Interrupt {
         (total > 0).then(|| (self.done.load(Ordering::Relaxed).min(total), total))
     }
 
-    /// Says what the command has looked at.
+    /// Records what the command has examined.
     pub(crate) fn tell_work(&self, work: Work) {
         *self.work.lock() = work;
     }

@@ -252,7 +252,8 @@ const MAX_BEREFT: usize = 1000;
 pub(crate) struct Cursors {
     generator: Generator,
     open: BTreeMap<i64, Entry>,
-    /// The last cursors that ended with their collection, oldest first: their clients are told why, once.
+    /// The last cursors that ended with their collection, oldest first: the next `getMore` of each gets the
+    /// reason, once.
     bereft: VecDeque<Bereft>,
     timed_out: u64,
     opened: u64,

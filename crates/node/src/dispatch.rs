@@ -102,7 +102,7 @@ impl Request<'_> {
         writer.last_commit()
     }
 
-    /// The time that a client is told to come back to, if it reads a snapshot.
+    /// `atClusterTime` of the reply, if the command reads a snapshot.
     pub(crate) fn at_cluster_time(&self) -> Option<Timestamp> {
         let moment = self.moment.as_ref();
         moment.filter(|_| matches!(self.reads_at, ReadsAt::Snapshot(_))).map(|moment| moment.time)

@@ -48,7 +48,7 @@ struct Slot {
     documents: AtomicU64,
     /// How the documents were reached, the first time that was decided.
     way: OnceLock<Way>,
-    /// How many documents may be looked at; 0 without a limit.
+    /// How many documents may be examined; 0 without a limit.
     may_look_at: AtomicU64,
     /// How often the evaluation of expressions has asked whether to go on, of a command that can be run again aside.
     asked: Option<AtomicU64>,
@@ -56,7 +56,7 @@ struct Slot {
     gave_way: AtomicBool,
 }
 
-/// Adds to what was looked at. One thread runs a command at a time: a plain load and store are several
+/// Adds to what was examined. One thread runs a command at a time: a plain load and store are several
 /// times cheaper than an atomic addition, for every document.
 fn count(counter: &AtomicU64, more: u64) {
     counter.store(counter.load(Ordering::Relaxed) + more, Ordering::Relaxed);
@@ -144,7 +144,7 @@ impl InterruptSlot {
         self.0.interrupt.lock().helpers()
     }
 
-    /// Counts documents that were looked at. For the thread that runs the command.
+    /// Counts documents that were examined. For the thread that runs the command.
     pub(crate) fn count_documents(&self, more: u64) {
         count(&self.0.documents, more);
     }
@@ -164,7 +164,7 @@ impl InterruptSlot {
         count(&self.0.documents, u64::from(found));
     }
 
-    /// What has been looked at since this was asked last.
+    /// What has been examined since the last call.
     pub(crate) fn take_examined(&self) -> Examined {
         Examined {
             keys: self.0.keys.swap(0, Ordering::Relaxed),
@@ -172,7 +172,7 @@ impl InterruptSlot {
         }
     }
 
-    /// Counts what was looked at on behalf of this command.
+    /// Counts what was examined on behalf of this command.
     pub(crate) fn absorb(&self, other: &Self) {
         let examined = other.take_examined();
         self.0.keys.fetch_add(examined.keys, Ordering::Relaxed);
@@ -232,7 +232,7 @@ impl Sortable for Found {
     }
 }
 
-/// How much a scan has looked at.
+/// How much a scan has examined.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Examined {
     pub(crate) keys: u64,

@@ -88,7 +88,7 @@ impl HelloReplies {
 impl Encoded {
     fn of(told: Told, reply: &RawDocument) -> Option<Self> {
         let bytes = reply.as_bytes().to_vec();
-        // Both come before every field that a configuration has a say in.
+        // Both come before every field that depends on a configuration.
         let time_at = behind(&bytes, b"\x09localTime\0")?;
         let connection_at = behind(&bytes, b"\x10connectionId\0")?;
         let (time, connection) =

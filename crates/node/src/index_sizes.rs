@@ -15,7 +15,7 @@ use crate::error::CommandError;
 use crate::node::Node;
 use crate::writer::Totals;
 
-/// Entries of an index that are read between two looks at whether the command should end.
+/// Entries of an index that are read between two checks of the interrupt.
 const ENTRIES_BETWEEN_LOOKS: usize = 1_000;
 
 /// An index is measured again once one document in so many has changed, or a byte in so many has come or gone.

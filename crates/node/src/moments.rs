@@ -1,6 +1,6 @@
 //! Moments that reads can come back to: what read concern `snapshot` shows.
 //!
-//! The first such read begins a moment and is told its time; later ones name that time and see the
+//! The first such read begins a moment and returns its time; later ones name that time and see the
 //! same data, whatever was written or dropped since. A moment is a snapshot of the store with the
 //! catalog of the same instant, and lives on the member that began it. Owns how many are kept and
 //! for how long, since each keeps old versions of documents from being cleaned up.

@@ -50,7 +50,7 @@ use crate::writer::{WriteLock, Writer, WriterState, oplog_namespace};
 /// `maxAcceptableLogicalClockDriftSecs`.
 pub(crate) const MAX_CLOCK_DRIFT_SECS: i64 = 31_536_000;
 
-/// What a member is told when it starts.
+/// The options of a member, fixed at its start.
 #[derive(Clone, Debug, Default)]
 pub struct NodeOptions {
     /// Where identifiers come from. The same seed gives the same identifiers.
@@ -244,7 +244,7 @@ impl Node {
 
     /// Notes that a command is in progress, until the value is dropped.
     pub fn register(&self, context: &Context, command: &Command) -> Registered {
-        // A command of the profiler is told of by the level that it found.
+        // A command that sets the level of the profiler is recorded by the level before it.
         let switches = command.name() == "profile";
         let precedes_profile = switches && self.profiler.lock().of(command.database()).level == 0;
         self.operations.register(context, command, precedes_profile)
@@ -493,7 +493,7 @@ impl Node {
         self.oplog
     }
 
-    /// What the member was told when it started.
+    /// The options that the member was started with.
     pub fn options(&self) -> &NodeOptions {
         &self.options
     }

@@ -248,7 +248,7 @@ impl Operation {
         self.precedes_profile
     }
 
-    /// What it has looked at.
+    /// What it has examined.
     pub(crate) fn work(&self) -> Work {
         self.interrupt.work()
     }

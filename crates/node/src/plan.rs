@@ -51,7 +51,7 @@ impl IndexAccess {
     }
 }
 
-/// The keys of an index that are looked at, in the order in which they are read.
+/// The keys of an index that are read, in the order in which they are read.
 #[derive(Clone, Debug)]
 pub(crate) enum IndexKeys {
     /// Whole keys of a unique index, each of which names one record at most.

@@ -1,4 +1,4 @@
-//! The profiler: which commands are told of, in the log and in `system.profile`.
+//! The profiler: which commands are recorded, in the log and in `system.profile`.
 //!
 //! Owns the level of each database, what counts as slow, and the documents that tell of a command. They
 //! go to a small capped collection of the same database, on this member only: a secondary's reads are its
@@ -33,27 +33,27 @@ const DEFAULT_SLOW_MILLIS: i64 = 100;
 /// How much `system.profile` holds before the oldest goes.
 const PROFILE_BYTES: i32 = 1024 * 1024;
 
-/// What a command has looked at, and how it got there.
+/// How much a command has examined, and by which plan.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Work {
     pub(crate) examined: Examined,
     pub(crate) plan: Option<Cow<'static, str>>,
 }
 
-/// What is told of the commands of a database.
+/// Which commands of a database are recorded.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Profile {
     /// 0 writes nothing, 1 slow commands, 2 all.
     pub(crate) level: i32,
-    /// Commands that are told of instead of slow ones.
+    /// Commands that are recorded instead of slow ones.
     pub(crate) filter: Option<(Document, Arc<Matcher>)>,
 }
 
-/// What is told of.
+/// Which commands are recorded.
 #[derive(Clone, Debug)]
 pub(crate) struct ProfilerState {
     pub(crate) slow_millis: i64,
-    /// The share of slow commands that is told of.
+    /// The share of slow commands that is recorded.
     pub(crate) sample_rate: f64,
     databases: BTreeMap<String, Profile>,
 }
@@ -76,7 +76,7 @@ impl ProfilerState {
 #[derive(Debug)]
 pub(crate) struct Profiler {
     state: Lock<ProfilerState>,
-    /// From how many milliseconds on a command is looked at: 0 while a database is profiled. Nearly all
+    /// From how many milliseconds on a command is recorded: 0 while a database is profiled. Nearly all
     /// commands look at this only.
     threshold: AtomicI64,
 }

@@ -51,10 +51,10 @@ const MAX_AHEAD: usize = 8;
 /// Helpers of one scan.
 const MAX_HELPERS: usize = 7;
 
-/// Records examined between two looks at the interrupt.
+/// Records examined between two checks of the interrupt.
 const INTERRUPT_INTERVAL: u64 = 64;
 
-/// Bytes of records examined between two looks at it: large documents take as long as many small ones.
+/// Bytes of records examined between two checks of it: large documents take as long as many small ones.
 const INTERRUPT_BYTES: usize = 1024 * 1024;
 
 /// What a scan is for.
@@ -104,7 +104,7 @@ struct Source<E> {
     interrupt: InterruptSlot,
 }
 
-/// Counts what one thread examines, and looks at the interrupt from time to time.
+/// Counts what one thread examines, and checks the interrupt from time to time.
 #[derive(Default)]
 pub(crate) struct Pace {
     examined: u64,

@@ -19,12 +19,12 @@ enum Item {
 pub(crate) struct Files(BTreeMap<String, Item>);
 
 impl Files {
-    /// Adds a file that everybody may read, and the directories above it.
+    /// Adds a file that all users may read, and the directories above it.
     pub(crate) fn text(&mut self, path: &str, bytes: impl Into<Vec<u8>>) {
         self.add(path, 0o644, bytes.into());
     }
 
-    /// Adds a file that everybody may run.
+    /// Adds a file that all users may run.
     pub(crate) fn program(&mut self, path: &str, bytes: impl Into<Vec<u8>>) {
         self.add(path, 0o755, bytes.into());
     }

@@ -28,7 +28,7 @@ pub use python::{python, source_package};
 pub use snapshot::snapshot;
 
 /// How long one program may take, such as `apt-get install`. Slow mirrors are common, endless
-/// downloads are not help for anybody.
+/// downloads help in no case.
 pub const COMMAND_PATIENCE: Duration = Duration::from_secs(15 * 60);
 
 /// How long to wait for another process that is installing the same.

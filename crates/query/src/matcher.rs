@@ -104,7 +104,7 @@ impl Matcher {
         Self { root: Node::And(Vec::new()), meter: Meter::default() }
     }
 
-    /// Whether every document matches, so that nothing needs to be looked at.
+    /// Whether every document matches, so that nothing needs to be read.
     pub fn matches_everything(&self) -> bool {
         matches!(&self.root, Node::And(children) if children.is_empty())
     }

@@ -236,7 +236,7 @@ impl Meter {
         interrupt.check().inspect_err(|_| self.0.ended.store(true, Ordering::Relaxed))
     }
 
-    /// Whether the operation was told to end.
+    /// Whether the operation was interrupted.
     pub fn has_ended(&self) -> bool {
         self.0.ended.load(Ordering::Relaxed)
     }

@@ -178,7 +178,7 @@ pub fn warnings(config: &ReplicaSetConfig) -> Vec<String> {
     let (election, heartbeat) =
         (settings.election_timeout_millis, settings.heartbeat_interval_millis);
     let mut warnings = Vec::new();
-    // An idle primary is heard of once per interval.
+    // An idle primary sends one heartbeat per interval.
     if election <= heartbeat {
         warnings.push(format!(
             "electionTimeoutMillis ({election}) is not above heartbeatIntervalMillis ({heartbeat}): \

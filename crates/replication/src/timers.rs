@@ -9,11 +9,11 @@ use quorate_protocol::{MemberId, MonotonicTime};
 pub(crate) enum Timer {
     /// Send the next heartbeat to a member, or give up the one under way.
     Heartbeat(MemberId),
-    /// Stand for election unless a primary is heard of.
+    /// Stand for election unless a heartbeat or a batch of a primary arrives.
     Election,
     /// Decide the dry run or the vote with the answers that are there.
     Campaign,
-    /// Step down unless a majority is heard of.
+    /// Step down unless a majority answers.
     Liveness,
     /// Replace a primary of lower priority.
     PriorityTakeover,

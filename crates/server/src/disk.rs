@@ -1,6 +1,6 @@
 //! Room on the disk: a member that runs out of it steps down in time, and goes on when there is room.
 //!
-//! The disk is looked at again and again. Below a reserve the member takes no more writes: what it has
+//! The room on the disk is polled. Below a reserve the member takes no more writes: what it has
 //! can still be compacted, synced and removed, and it is not damaged by a write that was cut short. The
 //! primary hands over, entries of others wait, and clients are told with a code that drivers retry at
 //! the next primary. Above twice the reserve all of it ends.
@@ -18,7 +18,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use crate::server::Shared;
 
-/// How often the disk is looked at.
+/// How often the room on the disk is polled.
 const INTERVAL: Duration = Duration::from_millis(250);
 
 /// The most bytes that are kept free: a journal that is being sealed beside one that begins.
@@ -59,7 +59,7 @@ impl Room {
     }
 }
 
-/// What is known of a disk that is looked at again and again.
+/// What is known of a disk that is polled.
 #[derive(Debug, Default)]
 struct Disk {
     full: bool,

@@ -10,7 +10,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 pub(crate) use tokio::io::{ReadHalf, WriteHalf};
 pub(crate) use tokio::net::{TcpListener, TcpStream};
 
-/// What bytes are read from and written to: a socket, one whose first bytes were looked at, or TLS over either.
+/// What bytes are read from and written to: a socket, one whose first bytes were peeked at, or TLS over either.
 pub(crate) trait Socket: AsyncRead + AsyncWrite + Send + Sync + Unpin {}
 
 impl<S: AsyncRead + AsyncWrite + Send + Sync + Unpin> Socket for S {}

@@ -16,7 +16,7 @@ pub(crate) struct Patience<'s> {
     pub(crate) shared: &'s Arc<Shared>,
     interrupt: Arc<Interrupt>,
     until: Option<Instant>,
-    /// What runs looks at the interrupt; only this tells it the time.
+    /// A running command checks the interrupt; only this sets its time limit.
     _deadline: Option<Deadline>,
 }
 

@@ -177,7 +177,7 @@ fn read_lines(pipe: Option<impl Read + Send + 'static>) -> mpsc::Receiver<String
         for line in
             pipe.into_iter().flat_map(|pipe| BufReader::new(pipe).lines()).map_while(Result::ok)
         {
-            // Ignore send errors: the set is ready, and later events are not looked at.
+            // Ignore send errors: the set is ready, and later events are not read.
             let _ = sender.send(line);
         }
     });

@@ -256,7 +256,7 @@ impl Parser<'_> {
                 return Err(HelloError::TooManyMembers { field: name });
             }
             self.members_listed += 1;
-            // A set lists each member once, so that looking for an equal one would be in vain: with
+            // A set lists each member once, so that an equal one is not looked for: with
             // 1,000 members it would cost more than all the rest.
             match entry.text(usize::MAX)? {
                 Some(text) => addresses.push(parsed_address(name, text)?),

@@ -41,7 +41,7 @@ pub(crate) struct Inside {
     pub(crate) status: Option<SetStatus>,
     /// The members as the configuration has them.
     pub(crate) settings: Option<SetSettings>,
-    /// The configuration as it was told.
+    /// The configuration as the member sent it.
     pub(crate) config: Option<Document>,
     /// Whether a server of ours answered, which explains its elections.
     pub(crate) is_ours: bool,

@@ -11,7 +11,7 @@ const TEXTS: &str = include_str!("../../tests/pasted/texts.jsonl");
 /// Clients that were not run here, in the words of public reports with other addresses.
 const REPORTED: &str = include_str!("../../tests/pasted/reported.jsonl");
 
-/// The codes of which one must be told. Where a text hides its cause, that is told.
+/// The codes of which one must be found. Where a text hides its cause, the finding says so.
 fn expected(situation: &str) -> &'static [&'static str] {
     match situation {
         "nothing_listens" => &["refused_on_loopback"],
@@ -48,7 +48,7 @@ fn the_errors_of_real_clients_are_understood() {
         assert!(!field("version").is_empty(), "{told}");
         let found: Vec<&str> = diagnose(&text).findings.iter().map(|found| found.code).collect();
         let wanted = match &text {
-            // A driver from before OP_MSG is told so, whatever it was after.
+            // For a driver from before OP_MSG that is the finding, whatever it asked for.
             text if text.contains("OP_QUERY") => &["wire_version"],
             // This driver does not know the option tls, and spoke without TLS.
             text if text.contains("speaks TLS only") => &["tls_required"],

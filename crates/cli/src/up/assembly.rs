@@ -15,7 +15,7 @@ use super::plan::Plan;
 use crate::connect;
 use crate::screen::Failure;
 
-/// The interval of heartbeats that a set has unless it is told another, in milliseconds.
+/// The interval of heartbeats that a set has unless its configuration names another, in milliseconds.
 const DEFAULT_HEARTBEAT_MS: u128 = 2_000;
 
 /// How often the first user is asked for before the set is given up: a primary may step down while it

@@ -18,7 +18,7 @@ use super::{READY_WITHIN, running, tell_member, tell_ready, tell_taken};
 use crate::arguments::UpArguments;
 use crate::screen::{Failure, Outcome, Screen};
 
-/// How often the log is looked at.
+/// How often the log is read.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 /// How much longer than the keeper itself we wait for it.

@@ -229,7 +229,7 @@ impl Members {
     }
 
     /// Waits for the members that are about to end. The first thread of a killed process ends before its others do,
-    /// and every other program takes the process for gone then; its parent is told after the last one.
+    /// and every other program takes the process for gone then; its parent gets SIGCHLD after the last one.
     pub(super) async fn settle(&mut self) {
         let ending = |member: &&mut Member| !member.is_gone() && !member.identity.is_alive();
         for member in self.0.iter_mut().filter(ending) {

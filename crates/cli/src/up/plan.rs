@@ -1,6 +1,6 @@
 //! The plan of a set: the options, together with the file of the set in the data directory.
 //!
-//! Contradictions are told here, before any process is started.
+//! Contradictions are errors here, before any process is started.
 
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};

@@ -21,7 +21,7 @@ const VERSION: u64 = 1;
 /// How the name of the socket of a set ends, which is otherwise that of its file.
 const CONTROL: &str = "sock";
 
-/// How many files are looked at.
+/// How many files are read.
 pub(super) const MAX_FILES: usize = 1000;
 
 /// A member of a running set.

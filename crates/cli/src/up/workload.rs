@@ -25,7 +25,7 @@ const PACES: u32 = 8;
 /// How much of the pace the last write makes.
 const WEIGHT: u32 = 16;
 
-/// How often the count is told while nothing happens.
+/// How often the count is printed while nothing happens.
 const REPORT_EVERY: Duration = Duration::from_secs(10);
 
 /// How many lines may wait to be shown; the writer waits with them.
@@ -134,7 +134,7 @@ fn described(topology: &TopologyDescription) -> String {
 mod tests {
     use super::*;
 
-    /// A busy machine writes slowly all the time; only what stands out is told.
+    /// A busy machine writes slowly all the time; only what stands out is printed.
     #[test]
     fn a_gap_is_judged_by_the_writers_own_pace() {
         let millis = Duration::from_millis;

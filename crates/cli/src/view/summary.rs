@@ -97,7 +97,7 @@ impl MemberSummary<'_> {
 /// The set as a whole.
 #[derive(Clone, Debug)]
 pub(crate) struct Facts<'a> {
-    /// What the client believes it looks at.
+    /// The type of the topology, as the client sees it.
     pub(crate) topology_type: TopologyType,
     /// The set's name.
     pub(crate) set_name: Option<&'a str>,

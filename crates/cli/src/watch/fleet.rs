@@ -2,7 +2,7 @@
 //!
 //! The file has a line for each deployment: a name and a connection string, or the connection string
 //! alone. Each is watched by a client of its own that only monitors. Once a second the table is made
-//! from what the clients believe, and what changed is told.
+//! from what the clients believe, and changes are printed.
 
 use std::collections::BTreeMap;
 use std::io::IsTerminal;

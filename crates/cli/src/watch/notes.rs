@@ -23,7 +23,7 @@ pub(super) type Seen = (MonotonicTime, DiscoveryEvent);
 
 /// The tap.
 pub(super) struct Notes {
-    /// Absent where no events are told from here.
+    /// Absent if another part of the program prints the events.
     events: Option<mpsc::Sender<Seen>>,
     recorder: Option<Lock<Recorder>>,
     /// How far the machine's clock is ahead of the client's.

@@ -18,7 +18,7 @@ use crate::view::actions::{Action, ActionError, Actions, Performed};
 use crate::view::collector::Live;
 use crate::view::member::Process;
 
-/// How often the processes are looked at.
+/// How often the processes are polled.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// A running set of this user.

@@ -52,7 +52,7 @@ const CLIENT: [ClientFamily; 9] = [
     }),
 ];
 
-/// What is told of each server.
+/// The figures of each server.
 const SERVER: [ServerFamily; 15] = [
     (
         "quorate_client_checks_started_total",

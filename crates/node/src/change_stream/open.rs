@@ -32,7 +32,7 @@ pub(crate) fn is_change_stream(stages: &[Bson]) -> bool {
     first.is_some_and(|stage| stage.contains_key("$changeStream"))
 }
 
-/// Opens a stream. Nothing has been looked at yet.
+/// Opens a stream. Nothing has been read yet.
 pub(crate) fn open(
     request: &Request<'_>,
     target: &Target,

@@ -21,7 +21,7 @@ use crate::node::Node;
 /// Wakes a waiting stream: it has new events.
 pub type Wake = Box<dyn Fn() + Send>;
 
-/// Batches of entries that one turn looks at. More of them wait for the next commit point.
+/// Batches of entries that one turn reads. More of them wait for the next commit point.
 const MAX_BATCHES: usize = 64;
 
 /// Transactions whose last entry has not come that a group remembers. With more of them its streams look by themselves.
@@ -64,7 +64,7 @@ struct Group {
 
 struct Waiter {
     pipeline: Pipeline,
-    /// It has looked at everything up to here by itself.
+    /// It has read everything up to here by itself.
     since: u64,
     passed: Passed,
     wake: Wake,
@@ -277,7 +277,7 @@ impl Node {
         }
     }
 
-    /// Whether a cursor is a change stream that has looked at everything there is. A command finds nothing in
+    /// Whether a cursor is a change stream that has read everything there is. A command finds nothing in
     /// it but what happens meanwhile.
     pub(crate) fn is_quiet_stream(&self, cursor: i64) -> bool {
         let Some(mut borrowed) = self.cursors().borrow(cursor) else { return false };

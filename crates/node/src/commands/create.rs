@@ -39,7 +39,7 @@ pub(super) fn create(request: &Request<'_>, command: Command) -> Result<Outcome,
     let options = kept_options(request, &fields)?;
     let mut writer = request.write();
     if let Some(existing) = writer.collection(&namespace) {
-        // A transaction is told, since it did not create what it asked for.
+        // A transaction gets an error, since it did not create what it asked for.
         if existing.options == options && request.transaction.is_none() {
             return reply(&doc! { "ok": 1.0 });
         }

@@ -17,7 +17,7 @@ use crate::operations::OperationId;
 use crate::profile::Profile;
 use crate::users::{Rights, session_owner};
 
-/// The version that clients are told, for those that decide by it. It goes with wire version 21.
+/// The version that replies to clients name, for those that decide by it. It goes with wire version 21.
 const COMPATIBLE_VERSION: &str = "7.0.0";
 const COMPATIBLE_VERSION_ARRAY: [i32; 4] = [7, 0, 0, 0];
 
@@ -252,7 +252,7 @@ pub(super) fn profile(request: &Request<'_>, command: Command) -> Result<Outcome
     reply(&answer)
 }
 
-/// The share of slow commands that is told of.
+/// The share of slow commands that is recorded.
 fn sample_rate(fields: &Fields<'_>) -> Result<Option<f64>, CommandError> {
     let rate = match fields.raw("sampleRate") {
         None => return Ok(None),

@@ -110,7 +110,7 @@ pub(super) fn explain_aggregate(
 ) -> Result<Outcome, CommandError> {
     let variables = command_variables(request, fields)?;
     if change_stream::is_change_stream(stages) {
-        // Opened to be checked; it has looked at nothing.
+        // Opened to be checked; it has read nothing.
         change_stream::open(request, target, stages, variables, fields)?;
         return reply(&doc! { "stages": stages, "serverInfo": server(request), "ok": 1.0 });
     }

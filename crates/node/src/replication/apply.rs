@@ -70,7 +70,7 @@ impl Node {
         self.apply_chunks(entries, Fit::Relaxed, None, now)
     }
 
-    /// `previous` is the entry that the first one follows; none if the log need not be looked at.
+    /// `previous` is the entry that the first one follows; none if the log need not be checked.
     fn apply_chunks(
         &self,
         entries: Vec<RawDocumentBuf>,

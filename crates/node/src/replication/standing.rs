@@ -35,7 +35,7 @@ pub struct Standing {
     /// How often the log was cut or replaced since the process began. Changes before the first
     /// entry is undone.
     pub cuts: u64,
-    /// The rollback id that other members are told.
+    /// The rollback id that is sent to other members.
     pub rollback_id: i32,
     /// The term of the member.
     pub term: Term,

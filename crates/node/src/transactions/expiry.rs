@@ -22,7 +22,7 @@ use crate::error::CommandError;
 use crate::sessions::{SESSION_TIMEOUT, SessionId};
 use crate::writer::Writer;
 
-/// Rows that are looked at under one hold of the write lock.
+/// Rows that are examined under one hold of the write lock.
 const ROWS_AT_ONCE: usize = 1000;
 
 /// How far the removal of rows has come.
@@ -30,7 +30,7 @@ const ROWS_AT_ONCE: usize = 1000;
 pub(crate) struct Expiry {
     /// The end of the log at some time.
     mark: Option<(MonotonicTime, OpTime)>,
-    /// The last row that was looked at since the mark was old enough.
+    /// The last row that was examined since the mark was old enough.
     after: Option<Vec<u8>>,
 }
 
@@ -50,7 +50,7 @@ impl Writer<'_> {
         let (node, keyspace) = (self.node(), self.node().keyspaces().sessions);
         let range = KeyRange { start, end: Bound::Unbounded };
         let mut batch = Batch::new();
-        // The session whose rows are being looked at, and whether they go.
+        // The session whose rows are being examined, and whether they go.
         let mut current: Option<(SessionId, bool)> = None;
         let (mut seen, mut last) = (0, None);
         for pair in

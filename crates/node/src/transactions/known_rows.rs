@@ -2,7 +2,7 @@
 //!
 //! Every write of a driver belongs to a session, and reads the session's row before it changes it. The rows that were
 //! read or written last are kept here, as the newest commit left them: whatever commits a batch tells of the rows in
-//! it. Only the holder of the write lock looks at them; readers have their snapshots.
+//! it. Only the holder of the write lock reads them; readers have their snapshots.
 
 use std::collections::BTreeMap;
 

@@ -69,7 +69,7 @@ pub(crate) fn decoy_credentials(
     }
 }
 
-/// What a client hears of a conversation that went wrong.
+/// The reply to a conversation that went wrong.
 pub(crate) fn scram_refused(error: ScramError) -> CommandError {
     match error {
         ScramError::Malformed(_) => CommandError::new(

@@ -181,7 +181,7 @@ fn described(schema: &Document) -> Document {
     words.filter_map(|name| Some((name.to_owned(), schema.get(name)?.clone()))).collect()
 }
 
-/// Adds the value that a rule has looked at, unless it is long.
+/// Adds the value that a rule has checked, unless it is long.
 fn consider(details: &mut Document, value: ValueRef<'_>, with_type: bool) {
     let is_long = match value {
         ValueRef::String(text) => text.len() > MAX_CONSIDERED_BYTES,

@@ -102,7 +102,7 @@ impl Schema {
     }
 }
 
-/// One validation. After a failure nothing more is looked at, and the answer does not count.
+/// One validation. After a failure nothing more is checked, and the answer does not count.
 struct Check<'a> {
     meter: &'a Meter,
     failure: RefCell<Option<QueryError>>,

@@ -284,7 +284,7 @@ impl Step {
                 let amount = as_i64(step).ok_or_else(|| {
                     fail(6586400, "the step of dates must be a whole number of units")
                 })?;
-                // An unknown unit is told of here, and not first by a document.
+                // An unknown unit is refused here, and not first by a document.
                 shift_by("$densify", 0, unit, amount)?;
                 Ok(Self::Date { unit: unit.clone(), amount })
             }

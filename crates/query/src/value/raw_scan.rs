@@ -1,6 +1,6 @@
 //! Walks the bytes of a document and parses only the fields asked for.
 //!
-//! A query looks at few of the fields it passes. This scanner steps over values by their length and
+//! A query reads few of the fields it passes. This scanner steps over values by their length and
 //! reads only the one that is wanted. It trusts nothing: a length that does not fit ends the
 //! document. Layout per the BSON specification, version 1.1.
 

@@ -122,7 +122,7 @@ impl Topology {
         }
     }
 
-    /// Selection found nothing suitable: every server is to be looked at as soon as it may be.
+    /// Selection found nothing suitable: every server is to be checked as soon as it may be.
     pub(super) fn check_wanted(&mut self, now: MonotonicTime) {
         if self.threading == Threading::Single {
             return self.mark_stale();

@@ -1,4 +1,4 @@
-//! How a single-threaded client looks at its servers: all of them, one by one, when an operation
+//! How a single-threaded client checks its servers: all of them, one by one, when an operation
 //! needs it.
 //!
 //! Follows "Single-threaded monitoring" in the Server Monitoring specification.

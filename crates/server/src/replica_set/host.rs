@@ -286,7 +286,7 @@ impl Host {
                 look(self.replica.status(), self.clock.now());
             }
             Message::LogMoved => self.replica.log_moved(now),
-            // Deadlines are looked at after every message.
+            // Deadlines are checked after every message.
             Message::Tick => self.armed = None,
             Message::Broken(why) => self.break_off(why),
         }
