@@ -1,5 +1,5 @@
 //! Any query, projection and sort over any document: an answer or an error, the same whether the
-//! document is read or still in bytes, and the opposite under `$nor`.
+//! document is read or still in bytes, and the opposite under `$nor`, unless chance has a part in it.
 #![no_main]
 
 use bson::{RawDocumentBuf, doc};
@@ -17,7 +17,9 @@ fuzz_target!(|bytes: &[u8]| {
     if let Ok(matcher) = Matcher::parse_with(&query, &compiler) {
         let answer = matcher.matches(&document);
         assert_eq!(answer.is_ok(), matcher.matches(&*raw).is_ok());
-        if let Ok(answer) = answer {
+        let text = query.to_string();
+        let is_certain = !["$sampleRate", "$rand"].iter().any(|word| text.contains(word));
+        if let Some(answer) = answer.ok().filter(|_| is_certain) {
             assert_eq!(matcher.matches(&*raw).ok(), Some(answer), "bytes differ: {query}");
             let opposite = Matcher::parse_with(&doc! {"$nor": [query.clone()]}, &compiler);
             if let Some(opposite) = opposite.ok().and_then(|not| not.matches(&document).ok()) {
