@@ -144,8 +144,13 @@ fn a_token_is_told_with_whether_the_deployment_can_resume_from_it() {
     assert_eq!((&what["kind"], &what["operation"]), (&"event".into(), &"insert".into()));
     assert_eq!(what["documentKey"]["_id"], 7);
     assert_eq!(verdict["resumable"], true);
-    // A mark of 2022 is before the first entry, and an event of another deployment is at no place.
-    let lost = quorate(&["token", "--json", "8263515EAC000000022B0429296E1404", &uri]);
+    // A mark of 2022 is before the first entry, but the set has its whole history.
+    let mark = quorate(&["token", "--json", "8263515EAC000000022B0429296E1404", &uri]);
+    assert_eq!((mark.code(), &mark.events()[1]["resumable"]), (0, &true.into()));
+    // An event of another deployment is at no place.
+    let data = change["change"]["_id"]["_data"].as_str().unwrap();
+    let other = format!("8263515EAC{}", &data[10..]);
+    let lost = quorate(&["token", "--json", &other, &uri]);
     assert_eq!((lost.code(), &lost.events()[1]["resumable"]), (1, &false.into()));
     assert_eq!(feed.terminate(), Some(0));
     assert_eq!(set.terminate(), Some(0));
