@@ -1,15 +1,16 @@
-//! Documents that have a field of one name twice.
+//! Documents that have a field of one name twice, or an array whose items are not numbered.
 //!
-//! BSON allows that, and what a client inserts is stored as it is. A parsed document holds one field of each name. An
+//! BSON allows the one and libraries send the other, and what a client inserts is stored as it is. A parsed document holds one field of each name. An
 //! update parses a document with the first of them, which is the one that MongoDB changes, and writes it again: here it
 //! keeps the others where they were. The entry of the log says what the update changed, so that every member makes the
-//! same bytes of it.
+//! same bytes of it. Arrays that it does not tell of keep the names of their items.
 
 use std::collections::BTreeMap;
 
 use bson::raw::{CStr, CString, RawArrayBuf};
 use bson::{Bson, Document, RawArray, RawBson, RawBsonRef, RawDocument, RawDocumentBuf};
 use quorate_query::diff::{OplogUpdate, ToldAs, apply_oplog_update, oplog_update};
+use quorate_query::update::has_numbered_arrays;
 use quorate_query::value::measure;
 
 use crate::error::CommandError;
@@ -73,9 +74,9 @@ pub(crate) fn apply_change(
     }
 }
 
-/// Whether a parsed document holds every field of its bytes.
+/// Whether a parsed document holds every field of its bytes, and is written as they are.
 fn holds_all(parsed: &Document, bytes: &RawDocument) -> bool {
-    measure(parsed).bytes == bytes.as_bytes().len()
+    measure(parsed).bytes == bytes.as_bytes().len() && has_numbered_arrays(bytes)
 }
 
 fn changed_document(old: &RawDocument, diff: &Document) -> Result<RawDocumentBuf, CommandError> {
@@ -158,17 +159,16 @@ mod tests {
         rawdoc! { "_id": 1, "s": inner.clone(), "l": [inner, 7], "n": 1 }
     }
 
-    fn rewritten(change: impl FnOnce(&mut Document)) -> RawDocumentBuf {
-        let old = twice();
-        let before = parse(&old).unwrap();
+    fn rewritten(old: &RawDocument, change: impl FnOnce(&mut Document)) -> RawDocumentBuf {
+        let before = parse(old).unwrap();
         let mut after = before.clone();
         change(&mut after);
         let told_as = ToldAs::ShortestDifference;
-        let new = rewrite(&old, (&before, &after), &told_as).unwrap();
+        let new = rewrite(old, (&before, &after), &told_as).unwrap();
         // What was parsed is what the update made, and another member makes the same of the entry.
         assert_eq!(parse(&new).unwrap(), after);
         let OplogUpdate::Entry(entry) = oplog_update(&before, &after, &told_as) else { panic!() };
-        assert_eq!(apply_change(&old, &entry).unwrap(), new);
+        assert_eq!(apply_change(old, &entry).unwrap(), new);
         new
     }
 
@@ -178,8 +178,20 @@ mod tests {
     }
 
     #[test]
+    fn what_an_update_leaves_alone_keeps_the_names_of_items() {
+        let items = rawdoc! { "1": "b", "0": "a" };
+        let mut bytes = rawdoc! { "_id": 1, "l": items, "n": 1 }.into_bytes();
+        let kind = bytes.windows(3).position(|window| window == [0x03, b'l', 0]).unwrap();
+        bytes[kind] = 0x04;
+        let old = RawDocumentBuf::from_bytes(bytes).unwrap();
+        let new = rewritten(&old, |after| drop(after.insert("n", 2)));
+        let items = |of: &RawDocument| of.get_array("l").unwrap().as_bytes().to_vec();
+        assert_eq!(items(&new), items(&old));
+    }
+
+    #[test]
     fn what_an_update_leaves_alone_keeps_both_fields_of_a_name() {
-        let new = rewritten(|after| {
+        let new = rewritten(&twice(), |after| {
             after.insert("n", 2);
             after.insert("added", 1);
         });

@@ -12,6 +12,7 @@
 
 use bson::{Bson, Document, RawDocument, RawDocumentBuf};
 
+use crate::update::has_numbered_items;
 use crate::value::raw_scan::RawScan;
 use crate::value::{MAX_DOCUMENT_SIZE, identical, measure};
 
@@ -29,8 +30,8 @@ pub struct Part<'a> {
 }
 
 impl<'a> Part<'a> {
-    /// Reads the fields of these names. None if a field cannot be read, or it or one inside of it is there twice: the
-    /// whole document has to be looked at then.
+    /// Reads the fields of these names. None if a field cannot be read, it or one inside of it is there twice, or the items of
+    /// an array are not numbered: the whole document has to be examined then.
     pub fn read(whole: &'a RawDocument, fields: &[impl AsRef<str>]) -> Option<Self> {
         let mut before = Document::new();
         let mut bytes = EMPTY_BYTES;
@@ -41,6 +42,7 @@ impl<'a> Part<'a> {
             if !is_touched(ID) && !fields.iter().any(|name| is_touched(name.as_ref())) {
                 continue;
             }
+            has_numbered_items(field).then_some(())?;
             let name = field.name()?;
             let value = match field.value()?.as_raw() {
                 Some(value) => value,

@@ -291,6 +291,23 @@ fn usual_array(items: &RawDocument) -> Option<usize> {
     scan.is_at_end().then_some(depth + 1)
 }
 
+/// Whether the items of all arrays in a document are numbered. Those that are not are numbered when the document is written
+/// again.
+pub fn has_numbered_arrays(document: &RawDocument) -> bool {
+    RawScan::new(document).all(has_numbered_items)
+}
+
+/// The same of a field.
+pub(crate) fn has_numbered_items(field: RawField<'_>) -> bool {
+    match (field.kind(), field.document()) {
+        (0x03, Some(inner)) => has_numbered_arrays(inner),
+        (0x04, Some(items)) => RawScan::new(items)
+            .enumerate()
+            .all(|(place, item)| is_position(item.key(), place) && has_numbered_items(item)),
+        _ => true,
+    }
+}
+
 /// Whether a name is that of an item of an array.
 fn is_position(name: &[u8], place: usize) -> bool {
     let mut rest = place;
