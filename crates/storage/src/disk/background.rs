@@ -52,7 +52,7 @@ struct State {
     merges: BTreeSet<u32>,
     /// Merges that found no room.
     put_off: BTreeSet<u32>,
-    /// Whether nothing was committed for a while before the last flush, so that merges need not wait until they are worth it.
+    /// Whether nothing was committed for a while before the flush at hand or the last one, so that merges need not wait until they are worth it.
     is_quiet: bool,
     /// What a flush that was tried last found used up.
     shortage: Option<Shortage>,
@@ -198,6 +198,7 @@ impl Shared {
                 state.wanted |= is_quiet || timeout.timed_out() && state.shortage.is_some();
             }
             state.wanted = false;
+            state.is_quiet = is_quiet;
             drop(state);
             if work.stops() {
                 return;
@@ -216,7 +217,6 @@ impl Shared {
             state.shortage = shortage;
             let put_off = std::mem::take(&mut state.put_off);
             state.merges.extend(put_off);
-            state.is_quiet = is_quiet;
             if is_quiet {
                 let trees = self.trees();
                 let waiting = trees.iter().filter(|tree| tree.has_merge_put_off());
