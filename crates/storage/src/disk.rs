@@ -15,7 +15,7 @@ use std::any::Any;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use self::background::{Background, QUIET_PART};
 pub(crate) use self::opening::TREES_DIRECTORY;
@@ -106,6 +106,8 @@ struct Published {
     keyspaces: Arc<Keyspaces>,
     /// How many living snapshots there are of each sequence.
     snapshots: BTreeMap<u64, usize>,
+    /// The snapshot that was taken last, for all who ask before anything changes.
+    newest: Weak<DiskSnapshot>,
 }
 
 impl Published {
@@ -503,17 +505,28 @@ impl Store for DiskStore {
 
     fn snapshot(&self) -> Arc<dyn Snapshot> {
         let mut published = self.shared.published();
+        let newest = published.newest.upgrade();
+        if let Some(newest) = &newest
+            && newest.is_of(&published)
+        {
+            return Arc::clone(newest) as Arc<dyn Snapshot>;
+        }
         let below = published.visible;
         *published.snapshots.entry(below).or_default() += 1;
         let moment = Moment { below, published: Arc::clone(&self.shared.published) };
-        Arc::new(DiskSnapshot {
+        let taken = Arc::new(DiskSnapshot {
             moment: Arc::new(moment),
             end: published.end,
             journal: Arc::clone(&self.shared.journal),
             logs: Arc::clone(&published.logs),
             segments: Arc::clone(&published.segments),
             keyspaces: Arc::clone(&published.keyspaces),
-        })
+        });
+        published.newest = Arc::downgrade(&taken);
+        // Its end takes the lock, if this was the last that held it.
+        drop(published);
+        drop(newest);
+        taken
     }
 
     fn commit(&self, batch: Batch) -> Result<CommitSequence, CommitError> {
@@ -628,6 +641,15 @@ struct DiskSnapshot {
 }
 
 impl DiskSnapshot {
+    /// Whether a snapshot that is taken now would show the same.
+    fn is_of(&self, published: &Published) -> bool {
+        self.moment.below == published.visible
+            && self.end == published.end
+            && Arc::ptr_eq(&self.logs, &published.logs)
+            && Arc::ptr_eq(&self.segments, &published.segments)
+            && Arc::ptr_eq(&self.keyspaces, &published.keyspaces)
+    }
+
     fn keyspace(&self, id: KeyspaceId) -> Result<&Keyspace, ReadError> {
         self.keyspaces.get(&id).map(|(_, keyspace)| keyspace).ok_or(ReadError::UnknownKeyspace)
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 
 use super::background::{Background, Work};
 use super::{CommitState, DiskOptions, DiskStore, Keyspace, Keyspaces, Published, Shared};
@@ -187,6 +187,7 @@ fn assemble(
         segments: segments.collect(),
         keyspaces: Arc::new(keyspaces),
         snapshots: BTreeMap::new(),
+        newest: Weak::new(),
     };
     let journal = writer.shared();
     let sync_log = {
