@@ -47,7 +47,9 @@ impl Places {
         let at = Place::of(key);
         let part =
             self.0[at.part].get_or_init(|| (0..PART_SLOTS).map(|_| AtomicU64::new(0)).collect());
-        let newest = part[at.slot].swap(at.tag << RECORD_BITS | record.0, Ordering::Relaxed);
+        // Two threads at once may lose a guess. An exchange would wait for the memory.
+        let newest = part[at.slot].load(Ordering::Relaxed);
+        part[at.slot].store(at.tag << RECORD_BITS | record.0, Ordering::Relaxed);
         if newest >> RECORD_BITS != at.tag {
             part[at.slot + 1].store(newest, Ordering::Relaxed);
         }
