@@ -360,6 +360,8 @@ pub(crate) struct Catalog {
     /// What was dropped and still has keys.
     dropped: BTreeSet<Ident>,
     next_ident: u64,
+    /// Whether a collection has, or had, rules that may take long.
+    has_costly_rules: bool,
 }
 
 impl Catalog {
@@ -375,8 +377,7 @@ impl Catalog {
                 Some((&COLLECTION_ROW, _)) => {
                     let row = Document::from_reader(&value[..])?;
                     let collection = Collection::from_row(&row)?;
-                    catalog.note_ident(collection.ident);
-                    collection.indexes.iter().for_each(|index| catalog.note_ident(index.ident));
+                    catalog.note(&collection);
                     catalog.collections.insert(collection.namespace.clone(), Arc::new(collection));
                 }
                 Some((&DROPPED_ROW, ident)) => {
@@ -389,6 +390,18 @@ impl Catalog {
             }
         }
         Ok(catalog)
+    }
+
+    fn note(&mut self, collection: &Collection) {
+        self.note_ident(collection.ident);
+        collection.indexes.iter().for_each(|index| self.note_ident(index.ident));
+        let rules = collection.validator.as_ref();
+        self.has_costly_rules |= rules.is_some_and(|rules| rules.is_costly);
+    }
+
+    /// Whether the rules of a collection may take long.
+    pub(crate) fn has_costly_rules(&self) -> bool {
+        self.has_costly_rules
     }
 
     fn note_ident(&mut self, ident: Ident) {
@@ -471,8 +484,7 @@ impl Catalog {
         let row = to_raw(&collection.to_row())?;
         batch.insert(keyspace, Collection::row_key(&collection.namespace), row.into_bytes());
         // A transaction brings identifiers that were set aside before.
-        self.note_ident(collection.ident);
-        collection.indexes.iter().for_each(|index| self.note_ident(index.ident));
+        self.note(&collection);
         let collection = Arc::new(collection);
         self.collections.insert(collection.namespace.clone(), Arc::clone(&collection));
         Ok(collection)

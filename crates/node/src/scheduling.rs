@@ -63,9 +63,12 @@ impl Node {
 
     /// Whether the rules of the collection that a command writes to may take long.
     fn validates_for_long(&self, command: &Command) -> bool {
+        let catalog = self.catalog();
+        if !catalog.has_costly_rules() {
+            return false;
+        }
         let Some(name) = command.body.get_text(command.name()) else { return false };
         let Ok(namespace) = Namespace::new(command.database(), name) else { return false };
-        let catalog = self.catalog();
         let collection = catalog.get(&namespace);
         collection.and_then(|found| found.validator.as_ref()).is_some_and(|rules| rules.is_costly)
     }
