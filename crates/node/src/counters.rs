@@ -10,6 +10,7 @@ use crate::command_table::CommandFacts;
 use crate::commands::TABLE;
 use crate::context::Command;
 use crate::finder::Examined;
+use crate::replication::LoggedOperation;
 
 /// A counter that only grows.
 #[derive(Debug, Default)]
@@ -136,13 +137,13 @@ impl Counters {
     }
 
     /// An entry of another member's oplog was applied.
-    pub(crate) fn applied(&self, operation: &str) {
+    pub(crate) fn applied(&self, operation: LoggedOperation) {
         match operation {
-            "i" => self.applied.inserts.add(1),
-            "u" => self.applied.updates.add(1),
-            "d" => self.applied.deletes.add(1),
-            "c" => self.applied.commands.add(1),
-            _ => {}
+            LoggedOperation::Insert => self.applied.inserts.add(1),
+            LoggedOperation::Update => self.applied.updates.add(1),
+            LoggedOperation::Delete => self.applied.deletes.add(1),
+            LoggedOperation::Command => self.applied.commands.add(1),
+            LoggedOperation::Noop | LoggedOperation::Unknown => {}
         }
     }
 

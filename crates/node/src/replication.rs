@@ -58,7 +58,7 @@ pub use oplog::OplogEntries;
 pub use rollback::{RolledBack, Undo};
 pub use standing::{Decided, MAX_PENDING_VIEWS, Standing, StandingListener};
 
-pub(crate) use entry::{object_of, session_in};
+pub(crate) use entry::{LoggedOperation, object_of, session_in};
 pub(crate) use oplog::last_in;
 pub use prefetch::IndexPrefetch;
 pub(crate) use prefetch::PrefetchSetting;

@@ -249,6 +249,28 @@ fn a_follower_knows_every_statement_of_a_write_that_others_interrupted() {
     assert_eq!(to.find(doc! {"find": "a", "sort": {"_id": 1}}), all, "none is done twice");
 }
 
+/// The same where all entries are inserts, which note less of what they touch.
+#[test]
+fn a_follower_knows_every_insert_of_a_write_that_others_interrupted() {
+    let (from, to) = (primary(), secondary());
+    from.insert("a", vec![doc! {"_id": -1}]);
+    to.node.apply(OpTime::NULL, entries(&from), now()).unwrap();
+    let end = position(&to).op_time;
+    let inserts = |ids: std::ops::Range<i32>| {
+        let documents: Vec<_> = ids.map(|id| doc! {"_id": id}).collect();
+        doc! {"insert": "a", "documents": documents}
+    };
+    from.ok(retryable(1, 7, inserts(0..1)));
+    from.ok(retryable(2, 3, inserts(5..6)));
+    from.ok(retryable(1, 7, inserts(0..2)));
+    to.node.apply(end, entries(&from), now()).unwrap();
+    show(&to.node, MemberState::Primary, true);
+    for (session, number, ids) in [(1, 7, 0..2), (2, 3, 5..6)] {
+        let again = to.ok(retryable(session, number, inserts(ids)));
+        assert!(!again.contains_key("writeErrors"), "it is done again: {again:?}");
+    }
+}
+
 /// What of an entry tells the chain of its session: its number, and where the entry before it is.
 fn chain(entry: &bson::RawDocument) -> (i64, Option<bson::Timestamp>) {
     let previous = entry.get_document("prevOpTime").unwrap();

@@ -50,9 +50,14 @@ pub fn find_fields<'a, const N: usize>(
     found
 }
 
+/// All fields in their order, until the end or what is not BSON.
+pub fn raw_fields(document: &RawDocument) -> impl Iterator<Item = RawField<'_>> {
+    RawFields::of(document)
+}
+
 impl<'a> RawField<'a> {
     /// The bytes of the name.
-    pub(crate) fn key(&self) -> &'a [u8] {
+    pub fn key(&self) -> &'a [u8] {
         self.key
     }
 

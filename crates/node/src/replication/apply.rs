@@ -16,8 +16,8 @@ use quorate_storage::key::RecordId;
 use super::Replication;
 use super::clone::replaced_by;
 use super::entry::{
-    damaged, document_of, entry_position, namespace_of, object_of, operation_of, session_in,
-    uuid_of,
+    LoggedEntry, LoggedOperation, damaged, document_of, namespace_of, object_of, operation_of,
+    session_in, uuid_of,
 };
 use super::prepare::{Change, Prepared, ToApply, prepare_entry};
 use crate::catalog::{Collection, Index};
@@ -56,8 +56,7 @@ impl Node {
         entries: Vec<RawDocumentBuf>,
         now: Now,
     ) -> Result<OpTimeAndWallTime, CommandError> {
-        check_order(&entries)?;
-        self.apply_chunks(entries, Fit::Exact, Some(previous), now)
+        self.apply_chunks(read_in_order(entries)?, Fit::Exact, Some(previous), now)
     }
 
     /// Applies entries over a copy, whose log begins with the first of them.
@@ -66,29 +65,26 @@ impl Node {
         entries: Vec<RawDocumentBuf>,
         now: Now,
     ) -> Result<OpTimeAndWallTime, CommandError> {
-        check_order(&entries)?;
-        self.apply_chunks(entries, Fit::Relaxed, None, now)
+        self.apply_chunks(read_in_order(entries)?, Fit::Relaxed, None, now)
     }
 
     /// `previous` is the entry that the first one follows; none if the log need not be checked.
     fn apply_chunks(
         &self,
-        entries: Vec<RawDocumentBuf>,
+        mut entries: Vec<ToApply>,
         fit: Fit,
         mut previous: Option<OpTime>,
         now: Now,
     ) -> Result<OpTimeAndWallTime, CommandError> {
-        let mut entries = entries;
         while !entries.is_empty() {
             let rest = entries.split_off(entries.len().min(MAX_APPLY_ENTRIES));
-            let entries_now = match fit {
-                Fit::Exact => self.prepare(entries),
-                // Most of it is put where it may be already, which only the writer sees.
-                Fit::Relaxed => entries.into_iter().map(ToApply::from).collect(),
-            };
-            let last = entries_now.last().map(|last| entry_position(&last.entry)).transpose()?;
-            self.write(now).apply(entries_now.into(), fit, previous)?;
-            previous = previous.and(last.map(|last| last.op_time));
+            // Over a copy most of it is put where it may be already, which only the writer sees.
+            if fit == Fit::Exact {
+                self.prepare(&mut entries);
+            }
+            let last = entries.last().map(|last| last.entry.position.op_time);
+            self.write(now).apply(entries.into(), fit, previous)?;
+            previous = previous.and(last);
             entries = rest;
         }
         Ok(self.log_positions().written)
@@ -108,7 +104,7 @@ impl Writer<'_> {
             check_that_log_ends_at(previous, last, &entries)?;
         }
         while let Some(next) = entries.front() {
-            if entry_position(&next.entry)?.op_time > last {
+            if next.entry.position.op_time > last {
                 break;
             }
             entries.pop_front();
@@ -119,15 +115,16 @@ impl Writer<'_> {
         }
         let mut touched = Touched::default();
         for next in &entries {
-            self.node().counters().applied(operation_of(&next.entry).unwrap_or_default());
+            self.node().counters().applied(next.entry.operation);
+            touched.notes_documents |= next.entry.operation != LoggedOperation::Insert;
         }
         while let Some(mut next) = entries.pop_front() {
             self.settle_before(&mut next, &mut touched)?;
-            if operation_of(&next.entry).is_ok_and(|op| op == "i") {
+            if next.entry.operation == LoggedOperation::Insert {
                 let run = self.take_run(next, &mut entries, &mut touched)?;
                 self.apply_inserts(run, fit)?;
             } else {
-                self.replay([next.entry.clone()].into())?;
+                self.replay([next.entry.clone()].into());
                 self.apply_one(&next.entry, next.prepared, fit)?;
                 self.log_unapplied()?;
             }
@@ -161,11 +158,10 @@ impl Writer<'_> {
         entries: &mut VecDeque<ToApply>,
         touched: &mut Touched,
     ) -> Result<Vec<ToApply>, CommandError> {
-        let namespace = namespace_of(&first.entry)?.to_owned();
         let mut run = vec![first];
         while let Some(next) = entries.front_mut() {
-            let joins = operation_of(&next.entry).is_ok_and(|op| op == "i")
-                && namespace_of(&next.entry).is_ok_and(|ns| ns == namespace)
+            let joins = next.entry.operation == LoggedOperation::Insert
+                && next.entry.namespace() == run[0].entry.namespace()
                 && touched.admit(self, next)?;
             if !joins {
                 break;
@@ -180,7 +176,7 @@ impl Writer<'_> {
         let Some(mut collection) = self.meant_by(&run[0].entry, &namespace, fit)? else {
             for ToApply { entry, .. } in run {
                 self.misfit(fit, &entry)?;
-                self.replay([entry].into())?;
+                self.replay([entry].into());
                 self.log_unapplied()?;
             }
             return Ok(());
@@ -189,19 +185,19 @@ impl Writer<'_> {
         let mut entries = VecDeque::with_capacity(run.len());
         let mut fresh = true;
         for ToApply { entry, prepared } in run {
-            let document = object_of(&entry)?;
+            let document = entry.object()?;
             // Where the data is what the log says, a document cannot be there already.
-            fresh &= fit == Fit::Exact || self.find_by_id(&collection, document)?.is_none();
+            fresh &= fit == Fit::Exact || self.find_by_id(&collection, &document)?.is_none();
             let prepared = prepared.filter(|prepared| prepared.is_for(&collection));
             let keys = prepared.and_then(|prepared| match prepared.change {
                 Change::Insert { keys } => Some(keys),
                 _ => None,
             });
-            documents.push((DocumentBytes::from(document), keys));
+            documents.push((document, keys));
             entries.push_back(entry);
         }
         if fresh {
-            self.replay(entries)?;
+            self.replay(entries);
             let documents = documents.into_iter();
             let results = self.insert_with_keys(&mut collection, documents, true, true)?;
             return results.into_iter().collect();
@@ -213,7 +209,7 @@ impl Writer<'_> {
                 // Its place is after the documents of earlier entries, and those may have come after it was copied.
                 self.without_logging(|writer| writer.remove(&collection, record, &copied))?;
             }
-            self.replay([entry].into())?;
+            self.replay([entry].into());
             self.put(&mut collection, (*document).to_owned())?;
         }
         Ok(())
@@ -454,6 +450,8 @@ impl Writer<'_> {
 /// The documents and sessions that changes concern.
 #[derive(Default)]
 struct Touched {
+    /// Whether documents are noted. New ones need not see each other, so nothing is noted if all entries are inserts.
+    notes_documents: bool,
     /// Documents of deferred changes: a change that touches one of them again must see it.
     deferred: BTreeSet<Vec<u8>>,
     /// Documents of changes that are committed: what was prepared before does not hold for them.
@@ -492,10 +490,15 @@ impl Touched {
     /// Notes what an entry touches; false if it must not be deferred together with the others.
     fn admit(&mut self, writer: &Writer<'_>, next: &mut ToApply) -> Result<bool, CommandError> {
         let entry = &next.entry;
-        match operation_of(entry) {
-            Ok("n") => return Ok(true),
-            Ok("i" | "u" | "d") => {}
-            _ => return self.admit_command(writer, entry),
+        match entry.operation {
+            LoggedOperation::Noop => return Ok(true),
+            LoggedOperation::Insert if !self.notes_documents => {
+                return Ok(!entry.has_session() || self.admit_write_of_session(entry)?);
+            }
+            LoggedOperation::Insert | LoggedOperation::Update | LoggedOperation::Delete => {}
+            LoggedOperation::Command | LoggedOperation::Unknown => {
+                return self.admit_command(writer, entry);
+            }
         }
         let Some(place) = self.place_of(writer, entry)? else {
             return Ok(self.deferred.is_empty());
@@ -552,9 +555,12 @@ impl Touched {
     /// Notes the session of a retryable write; false if its row is deferred, unless the writer knows it.
     fn admit_write_of_session(&mut self, entry: &RawDocument) -> Result<bool, CommandError> {
         let Some((session, number)) = session_in(entry) else { return Ok(true) };
-        let session = SessionId::from_entry(session)?;
-        let before = self.last_write.replace((session, number));
-        Ok(before == Some((session, number)) || self.sessions.insert(session))
+        let write = (SessionId::from_entry(session)?, number);
+        let fits = self.last_write == Some(write) || self.sessions.insert(write.0);
+        if fits {
+            self.last_write = Some(write);
+        }
+        Ok(fits)
     }
 
     /// What a change of one document touches; none if its collection is not known.
@@ -587,20 +593,20 @@ fn check_that_log_ends_at(
     last: OpTime,
     entries: &VecDeque<ToApply>,
 ) -> Result<(), CommandError> {
-    let is_among = || {
-        entries.iter().any(|next| entry_position(&next.entry).is_ok_and(|at| at.op_time == last))
-    };
+    let is_among = || entries.iter().any(|next| next.entry.position.op_time == last);
     if last == previous || (last > previous && is_among()) {
         return Ok(());
     }
     Err(fail!(INTERNAL_ERROR, "the log ends at {last}, but entries that follow {previous} came"))
 }
 
-/// Positions rise from entry to entry, terms and timestamps each by themselves.
-fn check_order(entries: &[RawDocumentBuf]) -> Result<(), CommandError> {
+/// Reads entries. Their positions rise from one to the next, terms and timestamps each by themselves.
+fn read_in_order(entries: Vec<RawDocumentBuf>) -> Result<Vec<ToApply>, CommandError> {
     let mut before = OpTime::NULL;
+    let mut read = Vec::with_capacity(entries.len());
     for entry in entries {
-        let at = entry_position(entry)?.op_time;
+        let entry = LoggedEntry::read(entry)?;
+        let at = entry.position.op_time;
         if at.timestamp <= before.timestamp || at.term < before.term {
             return Err(fail!(
                 INTERNAL_ERROR,
@@ -608,8 +614,9 @@ fn check_order(entries: &[RawDocumentBuf]) -> Result<(), CommandError> {
             ));
         }
         before = at;
+        read.push(ToApply::from(entry));
     }
-    Ok(())
+    Ok(read)
 }
 
 /// The collection with the options and the index specifications of a `collMod` entry.

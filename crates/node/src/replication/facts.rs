@@ -12,6 +12,7 @@ use quorate_storage::{Batch, Direction, KeyspaceId};
 use quorate_wire::replica_set::{config_document, optime_document, parse_config, parse_optime};
 use quorate_wire::{date_time_from, timestamp_from, to_bson_date_time};
 
+use super::entry::LoggedEntry;
 use super::oplog::initiating_entry;
 use crate::context::Now;
 use crate::error::{CommandError, ErrorCode};
@@ -75,7 +76,7 @@ impl Writer<'_> {
                 put(CONFIG, &config_document(config))?;
                 let timestamp = timestamp_from(self.next_timestamp());
                 let entry = initiating_entry(timestamp, self.now().wall);
-                self.replay([entry].into())?;
+                self.replay([LoggedEntry::read(entry)?].into());
                 self.log_otherwise(&mut batch, None, None)?;
             }
             Change::InitialSync(on) => put(INITIAL_SYNC, &doc! { "on": *on })?,

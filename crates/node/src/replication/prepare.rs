@@ -15,7 +15,9 @@ use quorate_query::diff::{apply_to_part, changed_fields};
 use quorate_query::{Part, PlainDelta};
 use quorate_storage::key::RecordId;
 
-use super::entry::{damaged, document_of, namespace_of, object_of, operation_of, target_of};
+use super::entry::{
+    LoggedEntry, damaged, document_of, namespace_of, object_of, operation_of, target_of,
+};
 use super::prefetch::PrefetchSetting;
 use crate::catalog::{Catalog, Collection};
 use crate::error::CommandError;
@@ -37,12 +39,12 @@ const HASHED_BYTES: usize = 32;
 
 /// An entry, and what it changes as far as that is known.
 pub(super) struct ToApply {
-    pub(super) entry: RawDocumentBuf,
+    pub(super) entry: LoggedEntry,
     pub(super) prepared: Option<Prepared>,
 }
 
-impl From<RawDocumentBuf> for ToApply {
-    fn from(entry: RawDocumentBuf) -> Self {
+impl From<LoggedEntry> for ToApply {
+    fn from(entry: LoggedEntry) -> Self {
         Self { entry, prepared: None }
     }
 }
@@ -82,19 +84,17 @@ impl Node {
     }
 
     /// Works out what these entries change. Failures are left for the writer to meet.
-    pub(super) fn prepare(&self, entries: Vec<RawDocumentBuf>) -> Vec<ToApply> {
-        let Some(replication) = self.replication() else {
-            return entries.into_iter().map(ToApply::from).collect();
-        };
+    pub(super) fn prepare(&self, entries: &mut [ToApply]) {
+        let Some(replication) = self.replication() else { return };
         if entries.len() < replication.prepares_from() {
-            return entries.into_iter().map(ToApply::from).collect();
+            return;
         }
         let prefetch = &replication.prefetch;
         let (catalog, view) = (self.catalog(), self.view());
         let mut prepared: Vec<Option<Prepared>> = Vec::new();
         prepared.resize_with(entries.len(), || None);
         std::thread::scope(|scope| {
-            let (catalog, view, entries) = (&*catalog, &view, &entries[..]);
+            let (catalog, view, entries) = (&*catalog, &view, &*entries);
             let threads: Vec<_> = (0..PREPARERS)
                 .map(|share| {
                     scope.spawn(move || prepare_share(catalog, view, entries, share, prefetch))
@@ -107,8 +107,9 @@ impl Node {
                 }
             }
         });
-        let both = entries.into_iter().zip(prepared);
-        both.map(|(entry, prepared)| ToApply { entry, prepared }).collect()
+        for (next, prepared) in entries.iter_mut().zip(prepared) {
+            next.prepared = prepared;
+        }
     }
 }
 
@@ -116,13 +117,13 @@ impl Node {
 fn prepare_share(
     catalog: &Catalog,
     view: &View,
-    entries: &[RawDocumentBuf],
+    entries: &[ToApply],
     share: usize,
     prefetch: &PrefetchSetting,
 ) -> Vec<(usize, Prepared)> {
     let setting = prefetch.get();
     let mut prepared = Vec::new();
-    for (place, entry) in entries.iter().enumerate() {
+    for (place, ToApply { entry, .. }) in entries.iter().enumerate() {
         let Some(document) = document_of(entry) else { continue };
         if share_of(document) != share {
             continue;

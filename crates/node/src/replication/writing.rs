@@ -4,12 +4,12 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use bson::{RawDocument, RawDocumentBuf, rawdoc};
+use bson::{RawDocument, rawdoc};
 use quorate_protocol::{OpTime, OpTimeAndWallTime, Term, Timestamp};
 use quorate_storage::{Batch, Bytes, CommitSequence};
 use quorate_wire::{find_field, to_bson_timestamp};
 
-use super::entry::entry_position;
+use super::entry::LoggedEntry;
 use super::oplog::undo_key;
 use super::rollback::{Statement, statement_of};
 use super::{Author, not_writable};
@@ -35,7 +35,7 @@ enum Mode {
     #[default]
     Append,
     /// As these entries, which another member wrote.
-    Replay(VecDeque<RawDocumentBuf>),
+    Replay(VecDeque<LoggedEntry>),
     /// Not at all: the data is a copy.
     Clone,
     /// By taking this entry out.
@@ -113,9 +113,11 @@ impl Writer<'_> {
         if self.is_cloning() {
             return Ok(true);
         }
-        let Some((entry, position)) = self.take_replayed()? else { return Ok(false) };
-        self.replay_session(batch, &entry, position)?;
-        self.put_entry(batch, entry, position, undo, collection);
+        let Some(entry) = self.take_replayed() else { return Ok(false) };
+        if entry.has_session() {
+            self.replay_session(batch, &entry, entry.position)?;
+        }
+        self.put_entry(batch, entry.bytes(), entry.position, undo, collection);
         Ok(true)
     }
 
@@ -123,7 +125,7 @@ impl Writer<'_> {
     pub(crate) fn put_entry(
         &mut self,
         batch: &mut Batch,
-        entry: RawDocumentBuf,
+        entry: Bytes,
         position: OpTimeAndWallTime,
         undo: Option<&DocumentBytes>,
         collection: Option<&Collection>,
@@ -140,8 +142,7 @@ impl Writer<'_> {
         {
             self.keep_image(batch, collection, before, position, 0);
         }
-        let size = entry.as_bytes().len() as i64;
-        let entry = Bytes::from(entry.into_bytes());
+        let size = entry.len() as i64;
         batch.append_to_log(self.node.keyspaces().oplog, timestamp.as_u64(), entry.clone());
         self.adjust_totals(oplog, Growth { documents: 1, bytes: size });
         self.log_state.pending.push((position, entry));
@@ -156,7 +157,8 @@ impl Writer<'_> {
             let object =
                 find_field(RawDocument::from_bytes(entry).ok()?, "o")?.document()?.as_bytes();
             let start = object.as_ptr() as usize - entry.as_ptr() as usize;
-            (object == bytes).then(|| entry.slice(start..start + object.len()))
+            let is_it = std::ptr::eq(object, bytes) || object == bytes;
+            is_it.then(|| entry.slice(start..start + object.len()))
         });
         shared.unwrap_or_else(|| document.into())
     }
@@ -220,9 +222,8 @@ impl Writer<'_> {
     }
 
     /// The changes that follow are those of these entries, in order.
-    pub(super) fn replay(&mut self, entries: VecDeque<RawDocumentBuf>) -> Result<(), CommandError> {
+    pub(super) fn replay(&mut self, entries: VecDeque<LoggedEntry>) {
         self.log_state.mode = Mode::Replay(entries);
-        Ok(())
     }
 
     pub(super) fn has_replayed(&self) -> bool {
@@ -235,14 +236,11 @@ impl Writer<'_> {
     }
 
     /// The entry that the next change belongs to.
-    pub(crate) fn take_replayed(
-        &mut self,
-    ) -> Result<Option<(RawDocumentBuf, OpTimeAndWallTime)>, CommandError> {
-        let Mode::Replay(entries) = &mut self.log_state.mode else { return Ok(None) };
-        let Some(entry) = entries.pop_front() else { return Ok(None) };
-        let position = entry_position(&entry)?;
-        self.advance_timestamp(position.op_time.timestamp);
-        Ok(Some((entry, position)))
+    pub(crate) fn take_replayed(&mut self) -> Option<LoggedEntry> {
+        let Mode::Replay(entries) = &mut self.log_state.mode else { return None };
+        let entry = entries.pop_front()?;
+        self.advance_timestamp(entry.position.op_time.timestamp);
+        Some(entry)
     }
 
     pub(super) fn begin_cloning(&mut self) {

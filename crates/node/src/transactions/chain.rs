@@ -98,6 +98,7 @@ impl Writer<'_> {
                 object.append(cstr!("count"), operations.len() as i64);
             }
             let (entry, at) = self.transaction_entry(session, number, object, previous)?;
+            let entry = entry.into_bytes().into();
             self.put_entry(batch, entry, at, (place == last).then_some(&undo), None);
             for operation in chunk.iter().filter(|_| stage.keeps_images) {
                 self.keep_image_of_operation(batch, &stage.catalog, operation, at, index)?;
@@ -210,7 +211,8 @@ impl Writer<'_> {
             self.keep_view(before);
         }
         let Some(stage) = staged else { return Ok(()) };
-        let Some((entry, position)) = self.take_replayed()? else { return Ok(()) };
+        let Some(entry) = self.take_replayed() else { return Ok(()) };
+        let position = entry.position;
         let mut batch = stage.overlay.to_batch();
         let undo = match session_of(&entry)? {
             Some((session, number)) => {
@@ -220,7 +222,7 @@ impl Writer<'_> {
             }
             None => self.undo_of(None, &stage.operations)?,
         };
-        self.put_entry(&mut batch, entry, position, Some(&undo.into()), None);
+        self.put_entry(&mut batch, entry.bytes(), position, Some(&undo.into()), None);
         if stage.keeps_images && !self.log_state.is_over_copy() {
             for (index, (operation, (_, at))) in
                 stage.operations.iter().zip(&operations).enumerate()
@@ -288,7 +290,7 @@ impl Writer<'_> {
         self.log_state.write_as(None);
         let (entry, position) = made?;
         let mut batch = Batch::new();
-        self.put_entry(&mut batch, entry, position, None, None);
+        self.put_entry(&mut batch, entry.into_bytes().into(), position, None, None);
         self.commit(batch)
     }
 }

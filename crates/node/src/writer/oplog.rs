@@ -272,6 +272,7 @@ impl Writer<'_> {
         document.append(cstr!("wall"), to_bson_date_time(self.now.wall));
         let op_time = OpTime::new(term, timestamp_from(timestamp));
         let position = OpTimeAndWallTime { op_time, wall_time: self.now.wall };
+        let document = document.into_bytes().into();
         self.put_entry(batch, document, position, undo, entry.collection);
         self.retry_logged(entry.statement, position);
         Ok(())
