@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use bson::{RawDocument, RawDocumentBuf};
 use quorate_protocol::{MonotonicTime, Timestamp};
+use quorate_wire::append_item_name;
 
 use crate::change_stream::ChangeStream;
 use crate::error::CommandError;
@@ -15,7 +16,7 @@ use crate::finder::InterruptSlot;
 use crate::generator::Generator;
 use crate::namespace::Namespace;
 use crate::node::Node;
-use crate::raw_writing::{append_decimal, close, element};
+use crate::raw_writing::{close, element};
 use crate::records::DocumentBytes;
 use crate::sessions::SessionId;
 use crate::tail::Tail;
@@ -106,7 +107,7 @@ impl CursorBatch {
     fn push(&mut self, document: &[u8]) {
         self.reply.reserve(document.len() + 24);
         self.reply.push(element::DOCUMENT);
-        append_decimal(&mut self.reply, self.count);
+        append_item_name(&mut self.reply, self.count);
         self.reply.push(0);
         self.reply.extend_from_slice(document);
         self.count += 1;

@@ -3,6 +3,7 @@
 //! Layout per the BSON specification, version 1.1.
 
 use bson::{RawDocument, RawDocumentBuf};
+use quorate_wire::append_item_name;
 
 use crate::error::CommandError;
 
@@ -33,7 +34,7 @@ pub(crate) fn document_with_array<'d>(
     bytes.extend([0; 4]);
     for (place, document) in documents.enumerate() {
         bytes.push(element::DOCUMENT);
-        append_decimal(&mut bytes, place);
+        append_item_name(&mut bytes, place);
         bytes.push(0);
         bytes.extend(document.as_bytes());
     }
@@ -48,19 +49,4 @@ pub(crate) fn document_with_array<'d>(
 pub(crate) fn close(bytes: &mut [u8], at: usize) {
     let length = (bytes.len() - at) as i32;
     bytes[at..at + 4].copy_from_slice(&length.to_le_bytes());
-}
-
-/// Appends the name of an item of an array.
-pub(crate) fn append_decimal(out: &mut Vec<u8>, mut number: usize) {
-    let mut digits = [0; 20];
-    let mut start = digits.len();
-    loop {
-        start -= 1;
-        digits[start] = b'0' + (number % 10) as u8;
-        number /= 10;
-        if number == 0 {
-            break;
-        }
-    }
-    out.extend_from_slice(&digits[start..]);
 }

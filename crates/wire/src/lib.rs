@@ -48,4 +48,4 @@ pub use op_msg::{DocumentSequence, Documents, MAX_DOCUMENT_SEQUENCES, MsgFlags, 
 pub use op_query::{OpQuery, QueryFlags};
 pub use op_reply::{OpReply, ReplyFlags};
 pub use quorate_protocol::{CommandError, WriteConcernError};
-pub use raw_fields::{RawField, find_field, find_fields, raw_fields};
+pub use raw_fields::{RawField, append_item_name, find_field, find_fields, raw_fields};

@@ -11,6 +11,7 @@ use quorate_protocol::bson_length::value_length;
 const DOUBLE: u8 = 0x01;
 const STRING: u8 = 0x02;
 const DOCUMENT: u8 = 0x03;
+const ARRAY: u8 = 0x04;
 const BINARY: u8 = 0x05;
 const BOOLEAN: u8 = 0x08;
 const DATE: u8 = 0x09;
@@ -53,6 +54,21 @@ pub fn find_fields<'a, const N: usize>(
 /// All fields in their order, until the end or what is not BSON.
 pub fn raw_fields(document: &RawDocument) -> impl Iterator<Item = RawField<'_>> {
     RawFields::of(document)
+}
+
+/// Appends the name of an item of an array: its place in decimal digits, without the zero that ends a name.
+pub fn append_item_name(out: &mut Vec<u8>, mut place: usize) {
+    let mut digits = [0; 20];
+    let mut start = digits.len();
+    loop {
+        start -= 1;
+        digits[start] = b'0' + (place % 10) as u8;
+        place /= 10;
+        if place == 0 {
+            break;
+        }
+    }
+    out.extend_from_slice(&digits[start..]);
 }
 
 impl<'a> RawField<'a> {
@@ -98,6 +114,11 @@ impl<'a> RawField<'a> {
     /// The value, if it is a document.
     pub fn document(&self) -> Option<&'a RawDocument> {
         RawDocument::from_bytes(self.of_kind(DOCUMENT)?).ok()
+    }
+
+    /// The value as a document whose names are places, if it is an array.
+    pub(crate) fn array(&self) -> Option<&'a RawDocument> {
+        RawDocument::from_bytes(self.of_kind(ARRAY)?).ok()
     }
 
     /// Whether it is `true` or a number that is not zero, of the types that servers use.

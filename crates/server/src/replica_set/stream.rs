@@ -4,8 +4,6 @@
 //! soon as it is written, and its commit point, term and rollback id in `$replData` with it.
 //! docs/replication-rules.md#sync-source.
 
-use std::io::Write;
-
 use bson::raw::cstr;
 use bson::spec::ElementType;
 use bson::{Document, RawBsonRef, RawDocument, RawDocumentBuf, doc, rawdoc};
@@ -15,7 +13,7 @@ use quorate_node::entry_position;
 use quorate_protocol::{OpTime, OpTimeAndWallTime, Term};
 use quorate_replication::FetchedBatch;
 use quorate_wire::replica_set::{append_optime, optime_document, parse_optime, read_optime};
-use quorate_wire::{to_bson_date_time, to_bson_timestamp};
+use quorate_wire::{append_item_name, to_bson_date_time, to_bson_timestamp};
 
 /// The command that starts a stream at an entry.
 pub(super) fn find_command(after: OpTime, term: Term) -> Document {
@@ -73,8 +71,8 @@ pub(super) fn batch_document(batch: &SentBatch) -> RawDocumentBuf {
     let batch = open(&mut body);
     for (number, entry) in entries.iter().enumerate() {
         body.push(ElementType::EmbeddedDocument as u8);
-        // Writing to a vector cannot fail.
-        let _ = write!(body, "{number}\0");
+        append_item_name(&mut body, number);
+        body.push(0);
         body.extend(entry.as_bytes());
     }
     close(&mut body, batch);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bson::raw::{CStr, RawArrayBuf, RawDocumentBuf, cstr};
-use bson::{Document, RawBsonRef, RawDocument, doc, rawdoc};
+use bson::{Document, RawDocument, doc, rawdoc};
 use quorate_protocol::{
     ConfigVersion, ElectionReason, HeartbeatReply, HeartbeatRequest, MemberId, MemberPosition,
     MemberState, OpTime, OpTimeAndWallTime, PositionReport, Term, Veto, VoteReply, VoteRequest,
@@ -16,6 +16,7 @@ use crate::conversions::{
     to_bson_timestamp,
 };
 use crate::field::FieldError;
+use crate::raw_fields::{RawFields, find_field};
 
 type Read<T> = Result<T, ReplicaSetDocumentError>;
 
@@ -317,62 +318,63 @@ pub fn position_report_body(report: &PositionReport) -> RawDocumentBuf {
 /// Reads a report as [`position_report_body`] makes it; none if this is another command, or a report of
 /// another shape, which [`parse_position_report`] reads or refuses.
 pub fn read_position_report(body: &RawDocument) -> Option<PositionReport> {
-    let first = body.iter_elements().next()?.ok()?;
-    if first.key() != "replSetUpdatePosition" {
+    let mut fields = RawFields::of(body);
+    if fields.next()?.key() != b"replSetUpdatePosition" {
         return None;
     }
-    let mut report = PositionReport { term: Term(0), positions: Vec::new() };
-    let (mut has_positions, mut has_term) = (false, false);
-    for element in body {
-        match (element.ok()?, &mut report) {
-            ((name, RawBsonRef::Array(positions)), report) if name == "optimes" => {
-                for position in positions {
-                    report.positions.push(read_position(position.ok()?.as_document()?)?);
-                }
-                has_positions = true;
-            }
-            ((name, RawBsonRef::Document(data)), report) if name == "$replData" => {
-                report.term = Term(data.get_i64("term").ok()?);
-                has_term = true;
-            }
+    let (mut positions, mut term) = (None, None);
+    for field in fields.by_ref() {
+        match field.key() {
+            b"optimes" => positions = Some(read_positions(field.array()?)?),
+            b"$replData" => term = find_field(field.document()?, "term")?.int64(),
             _ => {}
         }
     }
-    (has_positions && has_term).then_some(report)
+    let (positions, term) = (positions?, Term(term?));
+    fields.is_at_end().then_some(PositionReport { term, positions })
+}
+
+fn read_positions(array: &RawDocument) -> Option<Vec<MemberPosition>> {
+    let mut fields = RawFields::of(array);
+    let positions = fields.by_ref().map(|field| read_position(field.document()?)).collect();
+    fields.is_at_end().then_some(positions)?
 }
 
 fn read_position(document: &RawDocument) -> Option<MemberPosition> {
     let none = OpTimeAndWallTime::default();
     let (mut written, mut applied, mut durable) = (none, none, none);
     let (mut member, mut config_version) = (None, 0);
-    for element in document {
-        let (name, value) = element.ok()?;
-        match (name.as_str(), value) {
-            ("durableOpTime", RawBsonRef::Document(at)) => durable.op_time = read_optime(at)?,
-            ("appliedOpTime", RawBsonRef::Document(at)) => applied.op_time = read_optime(at)?,
-            ("writtenOpTime", RawBsonRef::Document(at)) => written.op_time = read_optime(at)?,
-            ("durableWallTime", RawBsonRef::DateTime(at)) => durable.wall_time = date_time_from(at),
-            ("appliedWallTime", RawBsonRef::DateTime(at)) => applied.wall_time = date_time_from(at),
-            ("writtenWallTime", RawBsonRef::DateTime(at)) => written.wall_time = date_time_from(at),
-            ("memberId", RawBsonRef::Int32(id)) if id >= 0 => member = Some(MemberId(id)),
-            ("cfgver", RawBsonRef::Int64(version)) => config_version = version,
+    let mut fields = RawFields::of(document);
+    for field in fields.by_ref() {
+        let wall_time = || field.date_time().map(date_time_from);
+        match field.key() {
+            b"durableOpTime" => durable.op_time = read_optime(field.document()?)?,
+            b"appliedOpTime" => applied.op_time = read_optime(field.document()?)?,
+            b"writtenOpTime" => written.op_time = read_optime(field.document()?)?,
+            b"durableWallTime" => durable.wall_time = wall_time()?,
+            b"appliedWallTime" => applied.wall_time = wall_time()?,
+            b"writtenWallTime" => written.wall_time = wall_time()?,
+            b"memberId" => member = field.int32().filter(|id| *id >= 0).map(MemberId),
+            b"cfgver" => config_version = field.int64()?,
             _ => return None,
         }
     }
-    Some(MemberPosition { member: member?, config_version, written, applied, durable })
+    let position = MemberPosition { member: member?, config_version, written, applied, durable };
+    fields.is_at_end().then_some(position)
 }
 
 /// Reads `{ts, t}` without a document; none if it is none.
 pub fn read_optime(document: &RawDocument) -> Option<OpTime> {
     let (mut timestamp, mut term) = (None, NONE);
-    for element in document {
-        match element.ok()? {
-            (name, RawBsonRef::Timestamp(ts)) if name == "ts" => timestamp = Some(ts),
-            (name, RawBsonRef::Int64(number)) if name == "t" => term = number,
+    let mut fields = RawFields::of(document);
+    for field in fields.by_ref() {
+        match field.key() {
+            b"ts" => timestamp = Some(field.timestamp()?),
+            b"t" => term = field.int64()?,
             _ => return None,
         }
     }
-    Some(OpTime::new(term, timestamp_from(timestamp?)))
+    fields.is_at_end().then_some(OpTime::new(term, timestamp_from(timestamp?)))
 }
 
 /// Reads `replSetUpdatePosition`.
