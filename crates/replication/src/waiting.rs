@@ -69,16 +69,21 @@ impl Waiters {
 
     pub(crate) fn remove(&mut self, id: WaiterId) {
         let Some(waiter) = self.known.remove(&id) else { return };
-        self.majority.remove(&(waiter.op_time, id));
-        self.counting.remove(&id);
+        if waiter.waits_for_commit_point() {
+            self.majority.remove(&(waiter.op_time, id));
+        } else {
+            self.counting.remove(&id);
+        }
         if let Some(deadline) = waiter.deadline {
             self.deadlines.remove(&(deadline, id));
         }
     }
 
-    /// The next one that waits for the commit point alone and is reached by it.
-    fn reached(&self, committed: OpTime) -> Option<WaiterId> {
-        self.majority.first().filter(|(op_time, _)| *op_time <= committed).map(|(_, id)| *id)
+    /// Takes the next one out that waits for the commit point alone and is reached by it.
+    fn take_reached(&mut self, committed: OpTime) -> Option<WaiterId> {
+        let (_, id) = *self.majority.first().filter(|(op_time, _)| *op_time <= committed)?;
+        self.remove(id);
+        Some(id)
     }
 
     /// The next one whose time is over.
@@ -125,8 +130,7 @@ impl Member {
         let durable = config.write_concern_majority_journal_default;
         let own = if durable { self.log.durable() } else { self.log.applied() };
         let reached = self.log.commit_point().min(own).op_time;
-        while let Some(waiter) = self.waiters.reached(reached) {
-            self.waiters.remove(waiter);
+        while let Some(waiter) = self.waiters.take_reached(reached) {
             self.outbox.push(Output::Acknowledge { waiter, result: Ok(()) });
         }
         let settled: Vec<_> = self
