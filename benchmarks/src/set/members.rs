@@ -21,8 +21,7 @@ pub fn serve(arguments: &[&str]) {
     if std::env::var_os("QUORATE_LOG").is_some() {
         log_to_stderr(tracing::Level::DEBUG, LogFormat::Text);
     }
-    let runtime =
-        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let runtime = quorate_server::runtime().unwrap();
     runtime.block_on(async {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await.unwrap();
         let mut options = StartOptions::new(Place::Directory(arguments[1].into()));
