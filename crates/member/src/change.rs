@@ -73,7 +73,7 @@ impl<R> DataChange<R> {
     ///
     /// If the store or `keep` fails, or entries do not fit the log. The process should end then.
     pub fn make(
-        self,
+        &self,
         node: &Node,
         now: Now,
         keep: &mut dyn FnMut(Undo<'_>) -> Result<(), CommandError>,
@@ -81,17 +81,17 @@ impl<R> DataChange<R> {
         let mut ended = ChangeEnded { input: None, undone: 0 };
         match self {
             Self::Apply(Entries { previous, entries, .. }) => {
-                node.apply(previous, entries, now)?;
+                node.apply(*previous, entries, now)?;
             }
             Self::RollBack { common_point } => {
-                let done = node.roll_back_to(common_point, now, keep)?;
+                let done = node.roll_back_to(*common_point, now, keep)?;
                 ended.undone = done.entries;
                 ended.input = Some(Input::RolledBack { last: done.last });
             }
             Self::Wipe { attempt } => {
                 node.wipe(now)?;
                 let outcome = InitialSyncOutcome::Wiped;
-                ended.input = Some(Input::InitialSync { attempt, outcome });
+                ended.input = Some(Input::InitialSync { attempt: *attempt, outcome });
             }
         }
         Ok(ended)

@@ -22,7 +22,7 @@ fn entries_that_do_not_follow_the_log_are_refused() {
     from.insert("a", (0..20).map(|i| doc! {"_id": i}).collect());
     let all = entries(&from);
     let at = |index: usize| entry_position(&all[index]).unwrap().op_time;
-    to.node.apply(OpTime::NULL, all[..5].to_vec(), now()).unwrap();
+    to.node.apply(OpTime::NULL, &all[..5], now()).unwrap();
     let refused = |previous, entries: Vec<RawDocumentBuf>| {
         let error = to.node.apply(previous, entries, now()).unwrap_err();
         assert_eq!(position(&to).op_time, at(4), "nothing was appended: {error}");
@@ -33,7 +33,7 @@ fn entries_that_do_not_follow_the_log_are_refused() {
     // The same entry twice, and two that have changed places.
     refused(at(4), vec![all[5].clone(), all[5].clone(), all[6].clone()]);
     refused(at(4), vec![all[5].clone(), all[7].clone(), all[6].clone()]);
-    to.node.apply(at(4), all[5..].to_vec(), now()).unwrap();
+    to.node.apply(at(4), &all[5..], now()).unwrap();
     assert_eq!(entries(&to), all);
     assert_eq!(hash(&to), hash(&from));
 }
@@ -45,7 +45,7 @@ fn entries_that_are_there_already_are_left_out() {
     let (from, to) = (primary(), secondary());
     from.insert("a", (0..10).map(|i| doc! {"_id": i}).collect());
     let all = entries(&from);
-    to.node.apply(OpTime::NULL, all[..7].to_vec(), now()).unwrap();
+    to.node.apply(OpTime::NULL, &all[..7], now()).unwrap();
     to.node.apply(OpTime::NULL, all.clone(), now()).unwrap();
     assert_eq!(entries(&to), all);
     assert_eq!(hash(&to), hash(&from));
@@ -87,14 +87,14 @@ fn at_most_five_thousand_entries_are_applied_under_one_hold_of_the_write_lock() 
         from.insert("a", some.iter().map(|id| doc! {"_id": id}).collect());
     }
     let all = entries(&from);
-    to.node.apply(OpTime::NULL, all[..3].to_vec(), now()).unwrap();
+    to.node.apply(OpTime::NULL, &all[..3], now()).unwrap();
     let begin = position(&to).op_time;
     let ends = Arc::new(Mutex::new(vec![begin]));
     let told = Arc::clone(&ends);
     // Called at every commit: documents that do not touch each other share one, but never more than
     // one hold of the lock.
     to.node.on_append(Box::new(move |last, _| told.lock().unwrap().push(last.op_time)));
-    to.node.apply(begin, all[3..].to_vec(), now()).unwrap();
+    to.node.apply(begin, &all[3..], now()).unwrap();
     assert_eq!(position(&to), position(&from));
     let places: Vec<usize> = {
         let ends = ends.lock().unwrap();

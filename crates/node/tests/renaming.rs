@@ -52,7 +52,7 @@ fn a_failover_leaves_the_target_as_it_was_or_replaced() {
         let log = entries(&member);
         for end in first..=log.len() {
             let follower = secondary();
-            follower.node.apply(OpTime::NULL, log[..end].to_vec(), now()).unwrap();
+            follower.node.apply(OpTime::NULL, &log[..end], now()).unwrap();
             let find = doc! {"find": "target", "$readPreference": {"mode": "nearest"}};
             let ids = follower.ids(find);
             assert!(ids == [1] || ids == [2], "{command} leaves {ids:?}");
@@ -93,7 +93,7 @@ fn a_rename_replaces_no_other_collection_than_its_entry_names() {
     member.ok(rename("db.source", "db.target"));
     let log = entries(&member);
     let follower = secondary();
-    follower.node.apply(OpTime::NULL, log[..before].to_vec(), now()).unwrap();
+    follower.node.apply(OpTime::NULL, &log[..before], now()).unwrap();
     let mut entry = Document::try_from(&*log[before]).unwrap();
     entry.get_document_mut("o").unwrap().remove("dropTarget");
     let entry = bson::RawDocumentBuf::try_from(&entry).unwrap();

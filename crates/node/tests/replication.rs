@@ -144,7 +144,7 @@ fn a_member_that_builds_no_indexes_rolls_back_past_those_of_others() {
     from.ok(doc! {"dropIndexes": "a", "index": "n_1"});
     let all = entries(&from);
     let known = entries(&to).len();
-    to.node.apply(first.op_time, all[known..].to_vec(), now()).unwrap();
+    to.node.apply(first.op_time, &all[known..], now()).unwrap();
     assert_eq!(position(&to), position(&from));
     let done = to.node.roll_back_to(first, now(), &mut |_| Ok(())).unwrap();
     assert_eq!((done.last, position(&to)), (first, first));

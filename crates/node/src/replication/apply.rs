@@ -53,16 +53,16 @@ impl Node {
     pub fn apply(
         &self,
         previous: OpTime,
-        entries: Vec<RawDocumentBuf>,
+        entries: impl AsRef<[RawDocumentBuf]>,
         now: Now,
     ) -> Result<OpTimeAndWallTime, CommandError> {
-        self.apply_chunks(read_in_order(entries)?, Fit::Exact, Some(previous), now)
+        self.apply_chunks(read_in_order(entries.as_ref())?, Fit::Exact, Some(previous), now)
     }
 
     /// Applies entries over a copy, whose log begins with the first of them.
     pub(super) fn apply_over_copy(
         &self,
-        entries: Vec<RawDocumentBuf>,
+        entries: &[RawDocumentBuf],
         now: Now,
     ) -> Result<OpTimeAndWallTime, CommandError> {
         self.apply_chunks(read_in_order(entries)?, Fit::Relaxed, None, now)
@@ -601,7 +601,7 @@ fn check_that_log_ends_at(
 }
 
 /// Reads entries. Their positions rise from one to the next, terms and timestamps each by themselves.
-fn read_in_order(entries: Vec<RawDocumentBuf>) -> Result<Vec<ToApply>, CommandError> {
+fn read_in_order(entries: &[RawDocumentBuf]) -> Result<Vec<ToApply>, CommandError> {
     let mut before = OpTime::NULL;
     let mut read = Vec::with_capacity(entries.len());
     for entry in entries {

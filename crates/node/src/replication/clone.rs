@@ -181,7 +181,7 @@ impl Node {
         entries: Vec<RawDocumentBuf>,
         now: Now,
     ) -> Result<OpTimeAndWallTime, CommandError> {
-        self.apply_over_copy(entries, now)
+        self.apply_over_copy(&entries, now)
     }
 
     /// Builds what had to wait for consistent data, remembers that it is consistent from this entry

@@ -6,7 +6,7 @@
 use std::ops::{Deref, Range};
 
 use bson::spec::BinarySubtype;
-use bson::{Binary, RawDocument, RawDocumentBuf};
+use bson::{Binary, RawDocument};
 use quorate_protocol::{OpTime, OpTimeAndWallTime};
 use quorate_storage::Bytes;
 use quorate_wire::{RawField, date_time_from, find_field, find_fields, raw_fields, timestamp_from};
@@ -44,8 +44,8 @@ impl LoggedEntry {
     /// # Errors
     ///
     /// If it has no position.
-    pub(super) fn read(entry: RawDocumentBuf) -> Result<Self, CommandError> {
-        let entry = Bytes::from(entry.into_bytes());
+    pub(super) fn read(entry: &RawDocument) -> Result<Self, CommandError> {
+        let entry = Bytes::from(entry.as_bytes());
         let document = RawDocument::from_bytes(&entry).map_err(|_| damaged("o"))?;
         let [mut time, mut term, mut wall, mut operation, mut namespace, mut object] = [None; 6];
         let mut has_session = false;

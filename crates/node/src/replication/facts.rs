@@ -76,7 +76,7 @@ impl Writer<'_> {
                 put(CONFIG, &config_document(config))?;
                 let timestamp = timestamp_from(self.next_timestamp());
                 let entry = initiating_entry(timestamp, self.now().wall);
-                self.replay([LoggedEntry::read(entry)?].into());
+                self.replay([LoggedEntry::read(&entry)?].into());
                 self.log_otherwise(&mut batch, None, None)?;
             }
             Change::InitialSync(on) => put(INITIAL_SYNC, &doc! { "on": *on })?,

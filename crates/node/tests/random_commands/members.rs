@@ -207,7 +207,7 @@ impl Run {
         follower.node.prepare_from(batch.max(2) / 2 + 20);
         for entries in entries(&self.member).chunks(batch) {
             let previous = position(&follower).op_time;
-            let applied = follower.node.apply(previous, entries.to_vec(), now());
+            let applied = follower.node.apply(previous, entries, now());
             applied.map_err(|error| format!("a follower cannot apply the log: {error}"))?;
         }
         match (images(&follower), images(&self.member)) {

@@ -371,10 +371,10 @@ fn a_large_transaction_is_several_entries_that_are_applied_with_the_last() {
     assert!(all.iter().all(|entry| entry.as_bytes().len() < 16 * 1024 * 1024));
     let follower = secondary();
     let last = all.len() - 1;
-    follower.node.apply(OpTime::NULL, all[..last].to_vec(), now()).unwrap();
+    follower.node.apply(OpTime::NULL, &all[..last], now()).unwrap();
     assert_eq!(count_on(&follower, "c"), 1, "a part is never shown");
     let common = position(&follower);
-    follower.node.apply(common.op_time, all[last..].to_vec(), now()).unwrap();
+    follower.node.apply(common.op_time, &all[last..], now()).unwrap();
     assert_eq!(count_on(&follower, "c"), 4);
     follower.node.roll_back_to(common, now(), &mut |_| Ok(())).unwrap();
     assert_eq!(count_on(&follower, "c"), 1, "and undone whole");
@@ -491,7 +491,7 @@ fn a_new_primary_ends_a_chain_whose_last_entry_it_never_got() {
     session.commit();
     let all = entries(&member);
     let follower = secondary();
-    follower.node.apply(OpTime::NULL, all[..all.len() - 1].to_vec(), now()).unwrap();
+    follower.node.apply(OpTime::NULL, &all[..all.len() - 1], now()).unwrap();
     show(&follower.node, quorate_protocol::MemberState::Primary, true);
     let reason = quorate_replication::NoopReason::NewPrimary;
     follower.node.append_noop(reason, quorate_protocol::Term(1), now()).unwrap();

@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Condvar, PoisonError};
 
-use quorate_member::{DataChange, Entries};
+use quorate_member::DataChange;
 use quorate_node::{CommandError, ErrorCode, MAX_APPLY_ENTRIES, Node};
 use quorate_protocol::{Lock, OpTime};
 use quorate_replication::Input;
@@ -226,31 +226,18 @@ impl Applying {
     /// Makes a change. One that met the end of the disk is given back, to be tried again: the store is as it was
     /// before the write that did not fit. Entries that it has are left out then, and a rollback or a removal
     /// goes on where it ended.
-    fn make_or_keep(&self, mut change: Change) -> Result<Option<Change>, CommandError> {
-        // In memory there is no end of the disk to meet.
-        let kept = match &mut change {
-            DataChange::Apply(entries) if self.rollback_directory.is_some() => {
-                let room = std::mem::take(&mut entries.room);
-                let (previous, delay) = (entries.previous, entries.delay);
-                let entries = entries.entries.clone();
-                Some(DataChange::Apply(Entries { previous, entries, room, delay }))
-            }
-            DataChange::RollBack { common_point } if self.rollback_directory.is_some() => {
-                Some(DataChange::RollBack { common_point: *common_point })
-            }
-            DataChange::Wipe { attempt } if self.rollback_directory.is_some() => {
-                Some(DataChange::Wipe { attempt: *attempt })
-            }
-            _ => None,
-        };
-        match (self.make(change), kept) {
-            (Err(error), Some(kept))
-                if error.code == ErrorCode::OUT_OF_DISK_SPACE && self.gate.meet_end_of_disk() =>
+    fn make_or_keep(&self, change: Change) -> Result<Option<Change>, CommandError> {
+        match self.make(&change) {
+            // In memory there is no end of the disk to meet.
+            Err(error)
+                if error.code == ErrorCode::OUT_OF_DISK_SPACE
+                    && self.rollback_directory.is_some()
+                    && self.gate.meet_end_of_disk() =>
             {
-                tracing::warn!(%error, "{} for room on the disk", waiting(&kept));
-                Ok(Some(kept))
+                tracing::warn!(%error, "{} for room on the disk", waiting(&change));
+                Ok(Some(change))
             }
-            (made, _) => made.map(|()| None),
+            made => made.map(|()| None),
         }
     }
 
@@ -264,7 +251,7 @@ impl Applying {
         self.condition.notify_one();
     }
 
-    fn make(&self, change: Change) -> Result<(), CommandError> {
+    fn make(&self, change: &Change) -> Result<(), CommandError> {
         let mut files = RollbackFiles::new(self.rollback_directory.clone(), &self.clock);
         let ended = change.make(&self.node, self.clock.now(), &mut |undo| files.keep(undo));
         // What was undone before a failure is not undone again: its documents are in these files only.
@@ -431,6 +418,7 @@ mod tests {
 
     use bson::spec::BinarySubtype;
     use bson::{Binary, DateTime, RawDocumentBuf, Timestamp, doc, rawdoc};
+    use quorate_member::Entries;
     use quorate_node::{
         Command, Context, Horizons, NodeOptions, Outcome, Published, entry_position,
     };
