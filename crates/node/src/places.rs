@@ -71,8 +71,9 @@ impl Place {
         for eight in key.chunks(8) {
             let mut word = [0; 8];
             word[..eight.len()].copy_from_slice(eight);
-            hash = (hash.rotate_left(5) ^ u64::from_le_bytes(word)).wrapping_mul(MULTIPLIER);
-            hash ^= hash >> 32;
+            // Keys differ in the high bits of a word, which the lower half of a product has no trace of.
+            let product = u128::from(hash ^ u64::from_le_bytes(word)) * u128::from(MULTIPLIER);
+            hash = (product >> 64) as u64 ^ product as u64;
         }
         Self {
             part: hash as usize % PARTS,
@@ -84,6 +85,9 @@ impl Place {
 
 #[cfg(test)]
 mod tests {
+    use bson::RawBsonRef;
+    use quorate_storage::key::{FieldOrder, append_raw_value};
+
     use super::*;
 
     #[test]
@@ -100,15 +104,31 @@ mod tests {
 
     #[test]
     fn most_of_many_keys_that_follow_each_other_are_remembered() {
+        // A number as bytes, as the end of a text, and as the index has it: digits in pairs, behind an exponent.
+        let binary = |number: u64| number.to_be_bytes().to_vec();
+        let text = |number: u64| format!("user{number:06}").into_bytes();
+        let indexed = |number: u64| {
+            let mut key = Vec::new();
+            let number = RawBsonRef::Int64(number as i64);
+            append_raw_value(&mut key, number, FieldOrder::Ascending).unwrap();
+            key
+        };
+        for (ending, kind) in
+            [(&binary as &dyn Fn(u64) -> Vec<u8>, "binary"), (&text, "text"), (&indexed, "indexed")]
+        {
+            remembers(|number| [&[0, 0, 0, 0, 0, 0, 0, 9][..], &ending(number)].concat(), kind);
+        }
+    }
+
+    fn remembers(key: impl Fn(u64) -> Vec<u8>, kind: &str) {
         let places = Places::default();
-        let key = |number: u64| [&[0, 0, 0, 0, 0, 0, 0, 9, 40][..], &number.to_be_bytes()].concat();
         let count = 200_000;
         (1..=count).for_each(|number| places.learn(&key(number), RecordId(number)));
         let right = |number: &u64| places.guess(&key(*number)) == Some(RecordId(*number));
         let known = (1..=count).filter(right).count() as u64;
-        assert!(known > count * 9 / 10, "{known} of {count}");
+        assert!(known > count * 9 / 10, "{kind}: {known} of {count}");
         let strange = |number: &u64| places.guess(&key(*number)).is_some();
         let wrong = (count + 1..=2 * count).filter(strange).count() as u64;
-        assert!(wrong < count / 1000, "{wrong} guesses at keys that were never met");
+        assert!(wrong < count / 1000, "{kind}: {wrong} guesses at keys that were never met");
     }
 }
