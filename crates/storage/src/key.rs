@@ -276,7 +276,10 @@ fn append_raw_payload(
             append_string(key, code.code);
             append_raw_document(key, code.scope, depth)?;
         }
-        // The rest is small: parsing it costs nothing.
+        RawBsonRef::Int32(number) => number::append_integer(key, i64::from(number)),
+        RawBsonRef::Int64(number) => number::append_integer(key, number),
+        RawBsonRef::ObjectId(id) => key.extend(id.bytes()),
+        // The rest is small, and rarely a key.
         small => {
             let parsed = Bson::try_from(small).map_err(|_| KeyError::Malformed)?;
             append_payload(key, &parsed, depth)?;
