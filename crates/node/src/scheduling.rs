@@ -146,7 +146,7 @@ fn repeats(command: &Command) -> bool {
 pub(crate) fn has_repetition(bytes: &[u8]) -> bool {
     const REPEATING: [&[u8]; 3] = [b"$map\0", b"$filter\0", b"$reduce\0"];
     let mut rest = bytes;
-    while let Some(place) = rest.iter().position(|byte| *byte == b'$') {
+    while let Some(place) = find_dollar(rest) {
         rest = &rest[place..];
         if REPEATING.iter().any(|name| rest.starts_with(name)) {
             return true;
@@ -154,6 +154,21 @@ pub(crate) fn has_repetition(bytes: &[u8]) -> bool {
         rest = &rest[1..];
     }
     false
+}
+
+/// Where the next dollar sign is. Most are far apart, so eight bytes are looked at in one step.
+fn find_dollar(bytes: &[u8]) -> Option<usize> {
+    const LOWEST: u64 = u64::from_ne_bytes([1; 8]);
+    const DOLLARS: u64 = u64::from_ne_bytes([b'$'; 8]);
+    let has_dollar = |eight: &[u8; 8]| {
+        // Whether a byte is zero: only a zero has its highest bit clear, and set once something is taken from it.
+        let rest = u64::from_le_bytes(*eight) ^ DOLLARS;
+        rest.wrapping_sub(LOWEST) & !rest & (LOWEST << 7) != 0
+    };
+    let (eights, _) = bytes.as_chunks::<8>();
+    let passed = eights.iter().position(has_dollar).unwrap_or(eights.len()) * 8;
+    let place = bytes[passed..].iter().position(|byte| *byte == b'$')?;
+    Some(passed + place)
 }
 
 /// Whether a query for this `_id` names one document.
@@ -167,4 +182,33 @@ fn is_by_id(id: Option<&Bson>) -> bool {
 
 fn is_operator(name: Option<&str>) -> bool {
     name.is_some_and(|name| name.starts_with('$'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_next_dollar_is_found_wherever_it_is() {
+        for filler in [0, b'#', b'%', 0x80, 0xa4, 0xff] {
+            for length in 0..40 {
+                let mut bytes = vec![filler; length];
+                assert_eq!(find_dollar(&bytes), None);
+                for place in (0..length).rev() {
+                    bytes[place] = b'$';
+                    assert_eq!(find_dollar(&bytes), Some(place), "{bytes:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn expressions_that_repeat_others_are_found_by_their_names() {
+        let holds = |name: &str| {
+            let document = bson::doc! { "a": "$mapped", "b": { name: 1 }, "c": 5 };
+            has_repetition(bson::RawDocumentBuf::try_from(&document).unwrap().as_bytes())
+        };
+        assert!(["$map", "$filter", "$reduce"].into_iter().all(holds));
+        assert!(!["$mapped", "map", "$$map2", "$add"].into_iter().any(holds));
+    }
 }
