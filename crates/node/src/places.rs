@@ -6,7 +6,7 @@
 //! gives a wrong answer, whichever snapshot is read. Nothing has to be forgotten when documents go.
 
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use quorate_storage::key::RecordId;
 
@@ -16,27 +16,49 @@ const PARTS: usize = 1024;
 /// Slots in a part. All parts together take 4 MiB.
 const PART_SLOTS: usize = 512;
 
+/// Applied records that are learnt after a guess was asked for.
+const INTEREST: u32 = 1 << 16;
+
 /// Bits of a slot that hold the number of a record. The others tell keys apart that share the slot.
 const RECORD_BITS: u32 = 48;
 
 /// For keys of the index of `_id`: the record that was last found under each. Two slots serve the keys that share
 /// them; the older guess gives way.
-pub(crate) struct Places(Box<[OnceLock<Box<[AtomicU64]>>]>);
+pub(crate) struct Places {
+    parts: Box<[OnceLock<Box<[AtomicU64]>>]>,
+    /// How many more applied records are learnt before a guess is asked for again.
+    interest: AtomicU32,
+}
 
 impl Default for Places {
     fn default() -> Self {
-        Self((0..PARTS).map(|_| OnceLock::new()).collect())
+        let parts = (0..PARTS).map(|_| OnceLock::new()).collect();
+        Self { parts, interest: AtomicU32::new(0) }
     }
 }
 
 impl Places {
     /// The record that may be under this key.
     pub(crate) fn guess(&self, key: &[u8]) -> Option<RecordId> {
+        let interest = self.interest.load(Ordering::Relaxed);
+        if interest < INTEREST / 2 {
+            self.interest.store(INTEREST, Ordering::Relaxed);
+        }
         let at = Place::of(key);
-        let part = self.0[at.part].get()?;
+        let part = self.parts[at.part].get()?;
         let slots = part[at.slot..at.slot + 2].iter().map(|slot| slot.load(Ordering::Relaxed));
         let known = slots.into_iter().find(|slot| slot >> RECORD_BITS == at.tag)?;
         Some(RecordId(known & ((1 << RECORD_BITS) - 1)))
+    }
+
+    /// A record that another member made is under this key. It is learnt while guesses are asked for: the table is larger
+    /// than the cache of a processor, and a follower that applies inserts alone would pay for it in vain.
+    pub(crate) fn learn_applied(&self, key: &[u8], record: RecordId) {
+        let interest = self.interest.load(Ordering::Relaxed);
+        if interest > 0 {
+            self.interest.store(interest - 1, Ordering::Relaxed);
+            self.learn(key, record);
+        }
     }
 
     /// The record is under this key.
@@ -45,8 +67,8 @@ impl Places {
             return;
         }
         let at = Place::of(key);
-        let part =
-            self.0[at.part].get_or_init(|| (0..PART_SLOTS).map(|_| AtomicU64::new(0)).collect());
+        let part = self.parts[at.part]
+            .get_or_init(|| (0..PART_SLOTS).map(|_| AtomicU64::new(0)).collect());
         // Two threads at once may lose a guess. An exchange would wait for the memory.
         let newest = part[at.slot].load(Ordering::Relaxed);
         part[at.slot].store(at.tag << RECORD_BITS | record.0, Ordering::Relaxed);
@@ -100,6 +122,18 @@ mod tests {
         assert_eq!(places.guess(b"b"), None);
         places.learn(b"b", RecordId(1 << RECORD_BITS));
         assert_eq!(places.guess(b"b"), None, "a number that is too great for a slot is not kept");
+    }
+
+    #[test]
+    fn applied_records_are_learnt_while_guesses_are_asked_for() {
+        let places = Places::default();
+        places.learn_applied(b"a", RecordId(1));
+        assert_eq!(places.guess(b"a"), None, "this was the first question");
+        places.learn_applied(b"a", RecordId(2));
+        assert_eq!(places.guess(b"a"), Some(RecordId(2)));
+        (0..INTEREST).for_each(|_| places.learn_applied(b"b", RecordId(3)));
+        places.learn_applied(b"c", RecordId(4));
+        assert_eq!(places.guess(b"c"), None, "many were learnt, and no question came");
     }
 
     #[test]

@@ -337,7 +337,10 @@ impl<'n> Writer<'n> {
             if known.is_none() && only_key_of(index, document, &mut pending.key)? {
                 let entry = index_entry(index, &pending.key, record);
                 if index.is_id() {
-                    self.node.places().learn(&entry.0, record);
+                    match self.is_replaying() {
+                        true => self.node.places().learn_applied(&entry.0, record),
+                        false => self.node.places().learn(&entry.0, record),
+                    }
                 }
                 self.add_entry((collection, index), entry, document, pending)?;
                 continue;
