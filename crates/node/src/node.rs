@@ -419,6 +419,16 @@ impl Node {
         Ok(self.store.write_out()?)
     }
 
+    /// Sees to it that all commits up to this one survive the end of the process. Returns how many commits were written for
+    /// that: none if they were before.
+    ///
+    /// # Errors
+    ///
+    /// If the disk failed, now or earlier. The store takes no more writes then.
+    pub fn write_out_through(&self, sequence: CommitSequence) -> Result<u64, CommandError> {
+        Ok(self.store.write_out_through(sequence)?)
+    }
+
     /// Blocks until a commit would survive a crash.
     ///
     /// # Errors

@@ -535,8 +535,7 @@ impl Connection {
     ) -> Result<RawDocumentBuf, Ended> {
         let Reply { mut body, durable: Some(sequence), .. } = reply else {
             if admitted.writes && admitted.write_concern.is_none() {
-                let node = &self.shared.node;
-                node.write_out().map_err(|error| node.completed(error, true))?;
+                self.shared.durability.write_out().await?;
             }
             return Ok(reply.body);
         };

@@ -4,15 +4,20 @@
 //! connections leave a note of what they wait for; a thread takes all notes there are, syncs once, and
 //! answers them together. While a sync is under way, the next notes gather. As long as notes come in groups,
 //! no connection syncs itself: the runtime would move its other tasks to another thread each time.
+//!
+//! A connection that does not wait for the disk needs its commit in the journal's file. One write serves many of these too.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::time::Duration;
 
 use quorate_node::{CommandError, ErrorCode, Node};
 use quorate_storage::CommitSequence;
 use tokio::sync::oneshot;
+
+/// One in so many writes by a lone connection lets others go first, to see whether there are any.
+const LOOKS_FOR_OTHERS: u32 = 32;
 
 /// Writers that may wait at once; every connection waits for one write at a time.
 const MAX_WAITING: usize = 65_536;
@@ -27,7 +32,30 @@ struct Note {
 pub(crate) struct Durability {
     node: Arc<Node>,
     traffic: Arc<Traffic>,
+    gathering: Arc<Gathering>,
     notes: SyncSender<Note>,
+}
+
+/// Whether connections that do not wait for the disk write the journal to its file one by one, or one for many.
+#[derive(Default)]
+struct Gathering {
+    /// Whether the last write to the file was for several commits.
+    crowded: AtomicBool,
+    /// How many connections wrote at once since one let others go first.
+    lone: AtomicU32,
+}
+
+impl Gathering {
+    /// Whether a connection lets others commit before it writes to the file.
+    fn lets_others_go_first(&self) -> bool {
+        self.crowded.load(Ordering::Relaxed)
+            || self.lone.fetch_add(1, Ordering::Relaxed) % LOOKS_FOR_OTHERS == LOOKS_FOR_OTHERS - 1
+    }
+
+    /// A connection has written so many commits: none if another was faster.
+    fn wrote(&self, commits: u64) {
+        self.crowded.store(commits != 1, Ordering::Relaxed);
+    }
 }
 
 /// What connections and the thread know of each other.
@@ -61,11 +89,28 @@ impl Durability {
     pub(crate) fn start(node: Arc<Node>, interval: Duration) -> std::io::Result<Self> {
         let (notes, waiting) = sync_channel(MAX_WAITING);
         let traffic = Arc::<Traffic>::default();
-        let durability = Self { node: Arc::clone(&node), traffic: Arc::clone(&traffic), notes };
+        let durability = Self {
+            node: Arc::clone(&node),
+            traffic: Arc::clone(&traffic),
+            gathering: Arc::default(),
+            notes,
+        };
         std::thread::Builder::new()
             .name("quorate-sync".to_owned())
             .spawn(move || sync_for_all(&node, &traffic, &waiting, interval))?;
         Ok(durability)
+    }
+
+    /// Returns once every commit before the call would survive the end of the process. Where connections write at the same
+    /// time, each lets the others of its worker commit, and the first that goes on writes for all of them.
+    pub(crate) async fn write_out(&self) -> Result<(), CommandError> {
+        let sequence = self.node.durability().0;
+        if self.gathering.lets_others_go_first() {
+            tokio::task::yield_now().await;
+        }
+        let written = self.node.write_out_through(sequence);
+        self.gathering.wrote(written.map_err(|error| self.node.completed(error, true))?);
+        Ok(())
     }
 
     /// Returns once the commit would survive a crash. If the disk fails, clients of a member of a set are
@@ -154,5 +199,23 @@ mod tests {
         traffic.set_busy(false);
         traffic.notes_taken(0);
         assert!(traffic.lets_one_sync());
+    }
+
+    #[test]
+    fn a_lone_connection_rarely_looks_for_others() {
+        let gathering = Gathering::default();
+        let looks = || {
+            let looks = gathering.lets_others_go_first();
+            gathering.wrote(1);
+            looks
+        };
+        let looked: u32 = (0..4 * LOOKS_FOR_OTHERS).map(|_| u32::from(looks())).sum();
+        assert_eq!(looked, 4);
+        gathering.wrote(2);
+        assert!(gathering.lets_others_go_first(), "there were others");
+        gathering.wrote(0);
+        assert!(gathering.lets_others_go_first(), "another wrote for it");
+        gathering.wrote(1);
+        assert!(!gathering.lets_others_go_first(), "it was alone");
     }
 }

@@ -564,9 +564,10 @@ impl Store for DiskStore {
         self.shared.is_settled(point)
     }
 
-    fn write_out(&self) -> Result<(), SyncError> {
+    fn write_out_through(&self, sequence: CommitSequence) -> Result<u64, SyncError> {
+        let Some(committed) = self.shared.group.unwritten(sequence) else { return Ok(0) };
         match self.shared.journal.write_out() {
-            Ok(_) => Ok(()),
+            Ok(_) => Ok(self.shared.group.written(committed)),
             Err(error) => {
                 self.shared.group.fail();
                 Err(SyncError::Failed(Arc::new(error)))

@@ -22,6 +22,8 @@ pub(crate) struct GroupCommit {
 #[derive(Clone, Copy, Default)]
 struct Progress {
     committed: CommitSequence,
+    /// The newest commit that is known to be in the log's file.
+    written: CommitSequence,
     synced: CommitSequence,
     leader_at_work: bool,
     failed: bool,
@@ -46,6 +48,20 @@ impl GroupCommit {
 
     pub(crate) fn last_synced(&self) -> CommitSequence {
         self.progress().synced
+    }
+
+    /// The newest commit, if the log's file may lack this one: a write has all commits up to there.
+    pub(crate) fn unwritten(&self, sequence: CommitSequence) -> Option<CommitSequence> {
+        let progress = self.progress();
+        (progress.written < sequence).then_some(progress.committed)
+    }
+
+    /// The log's file has all commits up to this one. Returns how many of them were not known to be there.
+    pub(crate) fn written(&self, through: CommitSequence) -> u64 {
+        let mut progress = self.progress();
+        let before = progress.written;
+        progress.written = before.max(through);
+        through.0.saturating_sub(before.0)
     }
 
     pub(crate) fn syncs(&self) -> u64 {
@@ -97,6 +113,7 @@ impl GroupCommit {
             Ok(()) => progress.synced = target,
             Err(_) => progress.failed = true,
         }
+        progress.written = progress.written.max(progress.synced);
         drop(progress);
         self.changed.notify_all();
         result.map_err(|error| SyncError::Failed(Arc::new(error)))

@@ -104,7 +104,13 @@ pub trait Store: Send + Sync + 'static {
 
     /// Returns once every commit before the call would survive the end of the process, though not that of the machine.
     fn write_out(&self) -> Result<(), SyncError> {
-        Ok(())
+        self.write_out_through(self.last_committed()).map(drop)
+    }
+
+    /// Returns once every commit up to this one would survive the end of the process. Returns how many commits were written
+    /// for that: none if they were before.
+    fn write_out_through(&self, _: CommitSequence) -> Result<u64, SyncError> {
+        Ok(0)
     }
 
     /// Returns once every commit up to this one would survive a crash. Blocks the calling thread.

@@ -14,8 +14,8 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use quorate_storage::{
-    Batch, Bytes, CommitError, Direction, DiskOptions, DiskStore, Fate, KeyRange, KeyspaceError,
-    OpenError, ReadError, SimulatedFiles, Snapshot, Store, SyncError,
+    Batch, Bytes, CommitError, CommitSequence, Direction, DiskOptions, DiskStore, Fate, KeyRange,
+    KeyspaceError, OpenError, ReadError, SimulatedFiles, Snapshot, Store, SyncError,
 };
 
 const SMALL: DiskOptions =
@@ -461,6 +461,33 @@ fn after_a_failed_write_writes_stop() {
     files.fail_writes(false);
     assert!(matches!(store.commit(Batch::new()), Err(CommitError::Poisoned)));
     assert!(matches!(store.sync_through(store.last_committed()), Err(SyncError::Poisoned)));
+}
+
+#[test]
+fn one_write_serves_all_commits_before_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let files = SimulatedFiles::new();
+    let store = open(&files, directory.path()).unwrap();
+    let commits = [0, 1, 2].map(|number| {
+        write(&store, number);
+        store.last_committed()
+    });
+    store.write_out_through(commits[2]).unwrap();
+    write(&store, 3);
+    // A write would fail now.
+    files.fail_writes(true);
+    for commit in commits {
+        assert_eq!(store.write_out_through(commit).unwrap(), 0, "the file has it");
+    }
+    files.fail_writes(false);
+    assert_eq!(store.write_out_through(store.last_committed()).unwrap(), 1);
+    write(&store, 4);
+    write(&store, 5);
+    assert_eq!(store.write_out_through(CommitSequence::ZERO).unwrap(), 0);
+    assert_eq!(store.write_out_through(store.last_committed()).unwrap(), 2);
+    write(&store, 6);
+    store.sync_through(store.last_committed()).unwrap();
+    assert_eq!(store.write_out_through(store.last_committed()).unwrap(), 0, "it is synced");
 }
 
 #[test]
