@@ -50,7 +50,7 @@ use crate::index_keys::DocumentKeys;
 use crate::namespace::Namespace;
 use crate::node::Node;
 use crate::records::{DocumentBytes, EMPTY_DOCUMENT, View, index_entry, record_key};
-use crate::replication::{LogState, Replication};
+use crate::replication::LogState;
 use crate::structure::malformed;
 use crate::transactions::{Ongoing, Staging};
 
@@ -60,8 +60,8 @@ const MAX_BATCH_BYTES: usize = 4 * 1024 * 1024;
 /// Documents of a command for which room is made before they are looked at.
 const MAX_ROOM: usize = 1024;
 
-/// Entries of the history that may be removed by one step of maintenance.
-const TRIM_STEP: usize = 1000;
+/// Entries of the history that are moved with one commit.
+const MOVE_STEP: usize = 1000;
 
 /// What only the holder of the write lock may touch.
 pub(crate) struct WriterState {
@@ -619,51 +619,6 @@ impl<'n> Writer<'n> {
         self.state.collections.get(&ident).map_or(0, |state| state.changes)
     }
 
-    /// Removes some of the oldest entries of the history if it is over its limit. Returns whether
-    /// there is more to do.
-    pub(crate) fn trim_oplog(&mut self) -> Result<bool, CommandError> {
-        let Some(oplog) = self.collection(&oplog_namespace()) else { return Ok(false) };
-        let Some(capped) = oplog.capped else { return Ok(false) };
-        if let Some(replication) = self.node.replication() {
-            replication.set_oplog_size(capped.bytes);
-        }
-        let totals = self.totals(&oplog)?;
-        if totals.bytes <= capped.bytes {
-            return Ok(false);
-        }
-        let kept_from = self.node.replication().map(Replication::commit_point);
-        let kept_from = kept_from.map(|committed| committed.op_time.timestamp.as_u64());
-        let retention = self.node.replication().map(Replication::min_retention).unwrap_or_default();
-        let now = (self.now.wall.as_millis() / 1000).unsigned_abs();
-        let retained_from = now.saturating_sub(retention.as_secs());
-        let mut batch = Batch::new();
-        let (mut excess, mut removed) = (totals.bytes - capped.bytes, Totals::default());
-        let mut trimmed_below = None;
-        for pair in self.view().scan_records(oplog.ident, Direction::Forward)?.take(TRIM_STEP) {
-            let (key, value) = pair?;
-            // What is not committed may have to be undone, which takes its entry.
-            let record = RecordId::from_suffix(&key).map_or(u64::MAX, |record| record.0);
-            let too_young = !retention.is_zero() && record >> 32 >= retained_from;
-            if too_young || kept_from.is_some_and(|committed| record >= committed) {
-                excess = 0;
-                break;
-            }
-            trimmed_below = Some(record + 1);
-            removed.documents += 1;
-            removed.bytes += value.len() as u64;
-            excess = excess.saturating_sub(value.len() as u64);
-            if excess == 0 {
-                break;
-            }
-        }
-        if let Some(below) = trimmed_below {
-            batch.trim_log(self.node.keyspaces().oplog, below);
-        }
-        self.commit(batch)?;
-        self.adjust_totals(oplog.ident, Growth::default().without(removed.growth()));
-        Ok(excess > 0)
-    }
-
     /// Moves the entries of the history from the records, where format 1 kept them, to the log.
     pub(crate) fn move_history(&mut self, oplog: Ident) -> Result<(), CommandError> {
         let keyspaces = self.node.keyspaces();
@@ -671,7 +626,7 @@ impl<'n> Writer<'n> {
             let range = KeyRange::prefix(&oplog.prefix());
             let rows = self.view().snapshot.scan(keyspaces.records, range, Direction::Forward)?;
             let mut batch = Batch::new();
-            for pair in rows.take(TRIM_STEP) {
+            for pair in rows.take(MOVE_STEP) {
                 let (key, entry) = pair?;
                 let Some(record) = RecordId::from_suffix(&key) else { continue };
                 batch.append_to_log(keyspaces.oplog, record.0, entry);

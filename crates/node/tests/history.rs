@@ -6,8 +6,10 @@ mod support;
 
 use bson::spec::BinarySubtype;
 use bson::{Binary, Bson, Document, doc};
+use quorate_protocol::{MemberState, OpTime, OpTimeAndWallTime, Term};
+use quorate_replication::NoopReason;
 use quorate_storage::{ModelStore, Store};
-use support::{Member, now};
+use support::{Member, now, set};
 
 const PLENTY: u64 = 1 << 20;
 
@@ -168,4 +170,66 @@ fn older_numbers_and_wrong_uses_are_refused() {
     let errors = reply.get_array("writeErrors").unwrap();
     assert_eq!(errors[0].as_document().unwrap().get_i32("code").unwrap(), 72);
     assert_eq!(Member::new().code(retryable(insert(1), 1)), 20, "only members of a set");
+}
+
+/// A member with a small history and one document, whose client then commits a transaction of several entries.
+fn with_long_transaction() -> (Member, OpTimeAndWallTime) {
+    let member = Member::with_history(ModelStore::new(), 2048);
+    member.node.join_replica_set(now()).unwrap();
+    set::show(&member.node, MemberState::Primary, true);
+    member.node.append_noop(NoopReason::NewPrimary, Term(1), now()).unwrap();
+    member.node.split_transactions_at(1);
+    member.insert("c", vec![doc! {"_id": 0}]);
+    let before = set::position(&member);
+    let documents: Vec<_> = (1..=20).map(|id| doc! {"_id": id, "text": "x".repeat(200)}).collect();
+    let in_transaction = |mut command: Document| {
+        command.insert("autocommit", false);
+        retryable(command, 1)
+    };
+    let mut insert = in_transaction(doc! {"insert": "c", "documents": documents});
+    insert.insert("startTransaction", true);
+    member.ok(insert);
+    member.ok(in_transaction(doc! {"commitTransaction": 1, "$db": "admin"}));
+    (member, before)
+}
+
+fn trim(member: &Member) {
+    while member.node.maintain(now()).unwrap() {}
+}
+
+/// A follower applies a transaction with its last entry, and reads the others from its own log: they stay, however
+/// small the log may be and however many members have them.
+#[test]
+fn the_entries_of_an_unfinished_transaction_are_not_trimmed() {
+    let (member, _) = with_long_transaction();
+    let all = set::entries(&member);
+    let follower = Member::with_history(ModelStore::new(), 2048);
+    follower.node.join_replica_set(now()).unwrap();
+    set::show(&follower.node, MemberState::Secondary, false);
+    let last = all.len() - 1;
+    let mut previous = OpTime::NULL;
+    for entry in &all[..last] {
+        follower.node.apply(previous, vec![entry.clone()], now()).unwrap();
+        set::commit(&follower, set::position(&follower));
+        previous = set::position(&follower).op_time;
+        trim(&follower);
+    }
+    follower.node.apply(previous, all[last..].to_vec(), now()).unwrap();
+    assert_eq!(set::hash(&follower), set::hash(&member));
+    set::commit(&follower, set::position(&follower));
+    trim(&follower);
+    assert!(set::entries(&follower).len() < 10, "what is finished is trimmed");
+}
+
+/// The commit point of a primary may stand within a transaction whose last entry is then rolled back.
+#[test]
+fn a_transaction_whose_first_entries_are_committed_can_be_rolled_back() {
+    let (member, before) = with_long_transaction();
+    let all = set::entries(&member);
+    let within = quorate_node::entry_position(&all[all.len() - 3]).unwrap();
+    assert!(within.op_time > before.op_time);
+    set::commit(&member, within);
+    trim(&member);
+    member.node.roll_back_to(within, now(), &mut |_| Ok(())).unwrap();
+    assert_eq!(member.ids(doc! {"find": "c"}), [0]);
 }

@@ -1,4 +1,4 @@
-//! Rows that are written in the order of the log and removed from the oldest on: undo rows and images.
+//! What is written in order and removed from the oldest on: entries of the log, and with them undo rows and images.
 //!
 //! The store keeps a mark for each removed row until it merges its trees. A search for the oldest row passes over all
 //! of these marks, and it is made under the write lock. So a member remembers how far it has removed rows, and searches
@@ -8,10 +8,18 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 
 use quorate_protocol::Lock;
+use quorate_storage::key::RecordId;
 use quorate_storage::{Batch, Bytes, Direction, KeyRange};
 
+use super::Replication;
+use super::entry::object_of;
 use crate::error::CommandError;
-use crate::writer::Writer;
+use crate::records::parse_record;
+use crate::transactions::is_partial;
+use crate::writer::{Growth, Totals, Writer, oplog_namespace};
+
+/// Entries removed under one hold of the write lock: the store keeps no mark of each of them.
+const ENTRY_STEP: usize = 1_000;
 
 /// Rows removed under one hold of the write lock, so that writers wait for a millisecond and not for ten.
 const TRIM_STEP: usize = 1_000;
@@ -41,6 +49,67 @@ impl Trimmed {
 }
 
 impl Writer<'_> {
+    /// Removes some of the oldest entries of the history if it is over its limit. Returns whether
+    /// there is more to do.
+    pub(crate) fn trim_oplog(&mut self) -> Result<bool, CommandError> {
+        let Some(oplog) = self.collection(&oplog_namespace()) else { return Ok(false) };
+        let Some(capped) = oplog.capped else { return Ok(false) };
+        if let Some(replication) = self.node().replication() {
+            replication.set_oplog_size(capped.bytes);
+        }
+        let totals = self.totals(&oplog)?;
+        if totals.bytes <= capped.bytes {
+            return Ok(false);
+        }
+        let kept_from = self.oldest_needed_entry()?;
+        let retention =
+            self.node().replication().map(Replication::min_retention).unwrap_or_default();
+        let now = (self.now().wall.as_millis() / 1000).unsigned_abs();
+        let retained_from = now.saturating_sub(retention.as_secs());
+        let mut batch = Batch::new();
+        let (mut excess, mut removed) = (totals.bytes - capped.bytes, Totals::default());
+        let mut trimmed_below = None;
+        for pair in self.view().scan_records(oplog.ident, Direction::Forward)?.take(ENTRY_STEP) {
+            let (key, value) = pair?;
+            let record = RecordId::from_suffix(&key).map_or(u64::MAX, |record| record.0);
+            let too_young = !retention.is_zero() && record >> 32 >= retained_from;
+            if too_young || kept_from.is_some_and(|needed| record >= needed) {
+                excess = 0;
+                break;
+            }
+            trimmed_below = Some(record + 1);
+            removed.documents += 1;
+            removed.bytes += value.len() as u64;
+            excess = excess.saturating_sub(value.len() as u64);
+            if excess == 0 {
+                break;
+            }
+        }
+        if let Some(below) = trimmed_below {
+            batch.trim_log(self.node().keyspaces().oplog, below);
+        }
+        self.commit(batch)?;
+        self.adjust_totals(oplog.ident, Growth::default().without(removed.growth()));
+        Ok(excess > 0)
+    }
+
+    /// The oldest entry that this member may need itself; none outside of a set. What is not committed may have to be
+    /// undone, which takes its entry. If the commit point stands within a transaction, that takes all of its entries, and
+    /// so does applying the last one of them.
+    fn oldest_needed_entry(&self) -> Result<Option<u64>, CommandError> {
+        let Some(replication) = self.node().replication() else { return Ok(None) };
+        let committed = replication.commit_point().op_time.timestamp.as_u64();
+        let until = (Bound::Unbounded, Bound::Included(RecordId(committed)));
+        let Some(pair) = self.view().scan_oplog(until, Direction::Backward)?.next() else {
+            return Ok(Some(committed));
+        };
+        let newest = parse_record(&pair?.1)?;
+        if !object_of(&newest).is_ok_and(is_partial) {
+            return Ok(Some(committed));
+        }
+        Ok(Some(self.first_of_chain(&newest)?.min(committed)))
+    }
+
     /// Removes rows of a kind whose keys are below `limit`, the oldest first. Returns whether there is more to do.
     pub(crate) fn trim_rows(&mut self, kind: u8, limit: &[u8]) -> Result<bool, CommandError> {
         let Some(replication) = self.node().replication() else { return Ok(false) };

@@ -177,15 +177,31 @@ impl Writer<'_> {
             if parts.len() >= MAX_ENTRIES {
                 return Err(broken("it has too many entries"));
             }
-            let at = Bound::Included(RecordId(timestamp));
-            let found = self.newest_view().scan_oplog((at, at), Direction::Forward)?.next();
-            let found = found.ok_or_else(|| broken("an earlier entry of it is missing"))?;
-            let earlier = parse_record(&found?.1)?;
+            let earlier = self.chain_entry(timestamp)?;
+            let earlier = earlier.ok_or_else(|| broken("an earlier entry of it is missing"))?;
             parts.push(operations_of(&earlier)?);
             previous = previous_of(&earlier);
         }
         parts.reverse();
         Ok(parts.into_iter().flatten().collect())
+    }
+
+    /// When the first entry of a transaction was written, of those that the log holds before this one of its entries.
+    pub(crate) fn first_of_chain(&self, entry: &RawDocument) -> Result<u64, CommandError> {
+        let mut first = entry_position(entry)?.op_time.timestamp.as_u64();
+        let mut previous = previous_of(entry);
+        for _ in 0..MAX_ENTRIES {
+            let Some(timestamp) = previous else { break };
+            let Some(found) = self.chain_entry(timestamp)? else { break };
+            (first, previous) = (timestamp, previous_of(&found));
+        }
+        Ok(first)
+    }
+
+    fn chain_entry(&self, timestamp: u64) -> Result<Option<RawDocumentBuf>, CommandError> {
+        let at = Bound::Included(RecordId(timestamp));
+        let found = self.newest_view().scan_oplog((at, at), Direction::Forward)?.next();
+        found.map(|pair| parse_record(&pair?.1)).transpose()
     }
 
     /// Applies a transaction that another member committed, whole, with its last entry.
