@@ -8,8 +8,10 @@ mod support;
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use bson::{Bson, Document, doc};
+use bson::spec::BinarySubtype;
+use bson::{Binary, Bson, Document, doc};
 use quorate_node::{Command, Node, NodeOptions, Outcome};
 use quorate_storage::{Direction, DiskOptions, DiskStore, KeyRange, Store};
 use support::{context, now};
@@ -251,4 +253,41 @@ fn the_status_tells_what_the_store_takes_on_disk() {
         );
         std::thread::yield_now();
     }
+}
+
+/// A collection of few large documents gives its tables back as one of many does. Marks of their removal would stay in
+/// memory, and on a full disk nothing could be written that moves them to the tables.
+#[test]
+fn large_documents_that_were_dropped_give_their_room_back() {
+    const DOCUMENTS: i32 = 40;
+    const BYTES: usize = 200_000;
+    let directory = tempfile::tempdir().unwrap();
+    let options = DiskOptions { memtable_bytes: 1 << 20, ..DiskOptions::default() };
+    let store = Arc::new(DiskStore::open(directory.path(), options).unwrap());
+    let node = Node::open(Arc::clone(&store) as Arc<dyn Store>, NodeOptions::default(), now());
+    let node = node.unwrap();
+    let mut random = 1_u64;
+    let mut next = || {
+        // Bytes that no table can hold in less.
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (random >> 56) as u8
+    };
+    for id in 0..DOCUMENTS {
+        let bytes = (0..BYTES).map(|_| next()).collect();
+        let data = Binary { subtype: BinarySubtype::Generic, bytes };
+        run(&node, doc! {"insert": "c", "documents": [{"_id": id, "data": data}], "$db": "db"});
+    }
+    let trees = || bytes_of(&directory.path().join("trees"));
+    let until = |what: &str, holds: &dyn Fn(u64) -> bool| {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while !holds(trees()) {
+            node.maintain(now()).unwrap();
+            assert!(Instant::now() < deadline, "never saw {what}: {} bytes", trees());
+            std::thread::yield_now();
+        }
+    };
+    let half = DOCUMENTS as u64 * BYTES as u64 / 2;
+    until("tables", &|bytes| bytes > half);
+    run(&node, doc! {"drop": "c", "$db": "db"});
+    until("room", &|bytes| bytes < half / 4);
 }

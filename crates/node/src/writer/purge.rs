@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   row d    few keys are left        → remove them                                → none is left → the row goes
-//!   row d    many keys are left       → the store drops whole tables, once         → few are left, as above
+//!   row d    many keys or bytes are   → the store drops whole tables, once         → few are left, as above
 //!            whose keys were dropped  → the row goes when recovery cannot bring them back
 //! ```
 //!
@@ -20,6 +20,9 @@ use crate::error::CommandError;
 
 /// Keys that are removed in one step. With no more nothing else is tried.
 const PURGE_STEP: usize = 1000;
+
+/// Bytes of documents that one step looks at. What has more is worth dropping tables for, however few its keys are.
+const PURGE_BYTES: usize = 1024 * 1024;
 
 /// An ident whose tables were dropped.
 #[derive(Clone, Copy, Debug)]
@@ -56,17 +59,23 @@ impl Writer<'_> {
             return Ok(false);
         };
         let keyspaces = self.node.keyspaces();
-        let mut batch = Batch::new();
+        let (mut batch, mut bytes) = (Batch::new(), 0);
         for keyspace in [keyspaces.records, keyspaces.indexes] {
             let range = KeyRange::prefix(&ident.prefix());
             let scan = self.view().snapshot.scan(keyspace, range, Direction::Forward)?;
             for pair in scan.take(PURGE_STEP - batch.len()) {
-                batch.remove(keyspace, pair?.0);
+                let (key, value) = pair?;
+                bytes += value.len();
+                batch.remove(keyspace, key);
+                if bytes >= PURGE_BYTES {
+                    break;
+                }
             }
         }
+        let is_large = batch.len() == PURGE_STEP || bytes >= PURGE_BYTES;
         if batch.is_empty() {
             self.forget_dropped(ident)?;
-        } else if batch.len() == PURGE_STEP && !self.state.discarded.contains_key(&ident) {
+        } else if is_large && !self.state.discarded.contains_key(&ident) {
             self.discard(ident, &garbage)?;
         } else {
             self.commit(batch)?;
