@@ -13,8 +13,17 @@ pub(crate) fn now() -> Now {
 }
 
 /// The reply to a command on the database `db`.
-pub(crate) fn run(node: &Node, mut command: Document) -> Document {
-    command.insert("$db", "db");
+pub(crate) fn run(node: &Node, command: Document) -> Document {
+    run_on(node, "db", command)
+}
+
+/// The reply to a command on the database `admin`.
+pub(crate) fn run_on_admin(node: &Node, command: Document) -> Document {
+    run_on(node, "admin", command)
+}
+
+fn run_on(node: &Node, database: &str, mut command: Document) -> Document {
+    command.insert("$db", database);
     let context = Context {
         now: now(),
         client: Arc::new(Client::default()),

@@ -1,6 +1,7 @@
 //! Server parameters and fail points.
 
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use bson::{Bson, Document, doc};
 
@@ -9,23 +10,30 @@ use crate::context::{Command, Outcome};
 use crate::dispatch::Request;
 use crate::error::{CommandError, ErrorCode};
 use crate::fields::Fields;
+use crate::generic_arguments::is_generic;
 use crate::node::MAX_CLOCK_DRIFT_SECS;
 use crate::replication::IndexPrefetch;
 
-/// What is read ahead of applying. Can be changed.
+/// What is read ahead of applying.
 const INDEX_PREFETCH: &str = "replIndexPrefetch";
 
-/// Whether clients' connections end when the member steps down. Can be changed.
+/// Whether clients' connections end when the member steps down.
 const CLOSE_ON_STEP_DOWN: &str = "closeConnectionsOnStepDown";
 
-/// Whether writers are slowed while a majority falls behind. Can be changed.
+/// Whether writers are slowed while a majority falls behind.
 const FLOW_CONTROL: &str = "enableFlowControl";
 
-/// How long a transaction may live, in seconds. Can be changed.
+/// How long a transaction may live, in seconds.
 const TRANSACTION_LIFETIME: &str = "transactionLifetimeLimitSeconds";
 
-/// How long a transaction waits for a change of a collection's description. Can be changed.
+/// How long a transaction waits for a change of a collection's description.
 const TRANSACTION_LOCK_REQUEST: &str = "maxTransactionLockRequestTimeoutMillis";
+
+/// Those that can be changed while the server runs.
+const CHANGEABLE: [&str; 5] = [
+    INDEX_PREFETCH, CLOSE_ON_STEP_DOWN, FLOW_CONTROL, TRANSACTION_LIFETIME,
+    TRANSACTION_LOCK_REQUEST,
+];
 
 /// What clients ask for, and the answer.
 fn parameters(request: &Request<'_>) -> Document {
@@ -56,16 +64,26 @@ pub(super) fn get_parameter(
     request: &Request<'_>,
     command: Command,
 ) -> Result<Outcome, CommandError> {
-    let all = match command.body.get("getParameter") {
-        Some(Bson::String(text)) => text == "*",
-        Some(Bson::Document(options)) => options.get_bool("allParameters").unwrap_or(false),
+    let option = |name| match command.body.get("getParameter") {
+        Some(Bson::Document(options)) => options.get_bool(name).unwrap_or(false),
         _ => false,
     };
+    let is_star =
+        matches!(command.body.get("getParameter"), Some(Bson::String(text)) if text == "*");
+    let (all, in_detail) = (is_star || option("allParameters"), option("showDetails"));
     let mut found = Document::new();
     for (name, value) in parameters(request) {
-        if all || command.body.contains_key(&name) {
-            found.insert(name, value);
+        if !(all || command.body.contains_key(&name)) {
+            continue;
         }
+        let at_runtime = CHANGEABLE.contains(&name.as_str());
+        let shown = match in_detail {
+            true => Bson::Document(doc! {
+                "value": value, "settableAtRuntime": at_runtime, "settableAtStartup": false,
+            }),
+            false => value,
+        };
+        found.insert(name, shown);
     }
     if found.is_empty() {
         return Err(CommandError::new(
@@ -77,74 +95,102 @@ pub(super) fn get_parameter(
     reply(&found)
 }
 
+/// Changes the parameters that are named, all of them or, if one of them cannot be changed, none.
 pub(super) fn set_parameter(
     request: &Request<'_>,
     command: Command,
 ) -> Result<Outcome, CommandError> {
-    if let (Some(wanted), Some(replication)) =
-        (command.body.get(INDEX_PREFETCH), request.node.replication())
-    {
-        let setting = wanted.as_str().and_then(IndexPrefetch::from_name).ok_or_else(|| {
-            CommandError::bad_value(format!("{INDEX_PREFETCH} must be none, _id_only or all"))
-        })?;
-        let was = replication.prefetch.get().name();
-        replication.prefetch.set(setting);
-        return reply(&doc! { "was": was, "ok": 1.0 });
-    }
-    if let (Some(closes), Some(replication)) = (
-        Fields::new(&command.body, "setParameter").boolean(CLOSE_ON_STEP_DOWN)?,
-        request.node.replication(),
-    ) {
-        let was = replication.closes_on_step_down.swap(closes, Ordering::Relaxed);
-        return reply(&doc! { "was": was, "ok": 1.0 });
-    }
-    if let (Some(enabled), Some(replication)) = (
-        Fields::new(&command.body, "setParameter").boolean(FLOW_CONTROL)?,
-        request.node.replication(),
-    ) {
-        let was = replication.has_flow_control();
-        replication.set_flow_control(enabled);
-        return reply(&doc! { "was": was, "ok": 1.0 });
-    }
-    if let Some(was) = set_transaction_parameter(request, &command)? {
-        return reply(&doc! { "was": was, "ok": 1.0 });
-    }
+    let fields = Fields::new(&command.body, "setParameter");
     let known = parameters(request);
-    let named = command.body.keys().skip(1).find(|name| known.contains_key(*name));
-    Err(CommandError::new(
-        ErrorCode::INVALID_OPTIONS,
-        match named {
-            Some(name) => format!("parameter {name} cannot be changed while the server runs"),
-            None => "no option found to set; use getParameter: '*' for their names".to_owned(),
-        },
-    ))
+    let names = command.body.keys().skip(1).filter(|name| !is_generic(name.as_bytes()));
+    let settings: Vec<_> =
+        names.map(|name| Setting::read(name, &fields, &known)).collect::<Result<_, _>>()?;
+    let were: Vec<_> = settings.into_iter().map(|setting| setting.make(request)).collect();
+    let was = were.into_iter().next().ok_or_else(|| not_found(None))?;
+    reply(&doc! { "was": was, "ok": 1.0 })
 }
 
-/// Changes a limit of transactions, if the command names one. Returns what it was.
-fn set_transaction_parameter(
-    request: &Request<'_>,
-    command: &Command,
-) -> Result<Option<i32>, CommandError> {
-    let fields = Fields::new(&command.body, "setParameter");
-    if let Some(seconds) = fields.integer(TRANSACTION_LIFETIME)? {
-        let seconds = u64::try_from(seconds).ok().filter(|seconds| *seconds >= 1);
-        let seconds = seconds.ok_or_else(|| {
-            CommandError::bad_value(format!("{TRANSACTION_LIFETIME} must be at least 1"))
-        })?;
-        let mut writer = request.node.write(request.context.now);
-        let table = &mut writer.state.transactions.table;
-        let was = table.lifetime().as_secs() as i32;
-        table.set_lifetime(std::time::Duration::from_secs(seconds));
-        return Ok(Some(was));
+/// A parameter that a client changes, with its new value.
+enum Setting {
+    IndexPrefetch(IndexPrefetch),
+    CloseOnStepDown(bool),
+    FlowControl(bool),
+    TransactionLifetime(Duration),
+    TransactionLockRequest(i32),
+}
+
+impl Setting {
+    fn read(name: &str, fields: &Fields<'_>, known: &Document) -> Result<Self, CommandError> {
+        // Those of a set are there on its members alone.
+        if !known.contains_key(name) {
+            return Err(not_found(Some(name)));
+        }
+        let flag = || Ok(fields.boolean(name)?.unwrap_or_default());
+        let number = |least: i32| {
+            let number = fields.integer(name)?.and_then(|number| i32::try_from(number).ok());
+            let must = || CommandError::bad_value(format!("{name} must be at least {least}"));
+            number.filter(|number| *number >= least).ok_or_else(must)
+        };
+        match name {
+            INDEX_PREFETCH => {
+                let wanted = fields.raw(name).and_then(Bson::as_str);
+                let wanted = wanted.and_then(IndexPrefetch::from_name).ok_or_else(|| {
+                    CommandError::bad_value(format!("{name} must be none, _id_only or all"))
+                })?;
+                Ok(Self::IndexPrefetch(wanted))
+            }
+            CLOSE_ON_STEP_DOWN => flag().map(Self::CloseOnStepDown),
+            FLOW_CONTROL => flag().map(Self::FlowControl),
+            TRANSACTION_LIFETIME => {
+                let seconds = u64::from(number(1)?.unsigned_abs());
+                Ok(Self::TransactionLifetime(Duration::from_secs(seconds)))
+            }
+            TRANSACTION_LOCK_REQUEST => number(-1).map(Self::TransactionLockRequest),
+            _ => Err(CommandError::new(
+                ErrorCode::INVALID_OPTIONS,
+                format!("parameter {name} cannot be changed while the server runs"),
+            )),
+        }
     }
-    if let Some(millis) = fields.integer(TRANSACTION_LOCK_REQUEST)? {
-        let millis = i32::try_from(millis).ok().filter(|millis| *millis >= -1);
-        let millis = millis.ok_or_else(|| {
-            CommandError::bad_value(format!("{TRANSACTION_LOCK_REQUEST} must be at least -1"))
-        })?;
-        return Ok(Some(request.node.end_queue().set_lock_request_millis(millis)));
+
+    /// Changes the parameter. Returns what it was.
+    fn make(self, request: &Request<'_>) -> Bson {
+        let replication = request.node.replication();
+        match (self, replication) {
+            (Self::IndexPrefetch(setting), Some(replication)) => {
+                let was = replication.prefetch.get().name();
+                replication.prefetch.set(setting);
+                was.into()
+            }
+            (Self::CloseOnStepDown(closes), Some(replication)) => {
+                replication.closes_on_step_down.swap(closes, Ordering::Relaxed).into()
+            }
+            (Self::FlowControl(enabled), Some(replication)) => {
+                let was = replication.has_flow_control();
+                replication.set_flow_control(enabled);
+                was.into()
+            }
+            (Self::TransactionLifetime(lifetime), _) => {
+                let mut writer = request.node.write(request.context.now);
+                let table = &mut writer.state.transactions.table;
+                let was = table.lifetime().as_secs() as i32;
+                table.set_lifetime(lifetime);
+                was.into()
+            }
+            (Self::TransactionLockRequest(millis), _) => {
+                request.node.end_queue().set_lock_request_millis(millis).into()
+            }
+            (_, None) => Bson::Null,
+        }
     }
-    Ok(None)
+}
+
+fn not_found(name: Option<&str>) -> CommandError {
+    let named = name.map(|name| format!(": {name}")).unwrap_or_default();
+    CommandError::new(
+        ErrorCode::INVALID_OPTIONS,
+        format!("no option found to set{named}; use getParameter: '*' for their names"),
+    )
 }
 
 pub(super) fn configure_fail_point(
@@ -153,4 +199,50 @@ pub(super) fn configure_fail_point(
 ) -> Result<Outcome, CommandError> {
     let count = request.node.fail_points().configure(&command.body.to_document())?;
     reply(&doc! { "count": count, "ok": 1.0 })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use quorate_storage::ModelStore;
+
+    use super::*;
+    use crate::node::{Node, NodeOptions};
+    use crate::test_support::{now, run_on_admin};
+
+    /// The manual, "setParameter" and "getParameter".
+    #[test]
+    fn parameters_are_changed_together_and_told_in_detail() {
+        let options = NodeOptions { oplog_bytes: Some(1 << 20), ..NodeOptions::default() };
+        let node = Node::open(Arc::new(ModelStore::new()), options, now()).unwrap();
+        node.join_replica_set(now()).unwrap();
+        let code = |reply: &Document| reply.get_i32("code").ok();
+        let details = |name: &str| {
+            let ask = doc! { "getParameter": { "showDetails": true }, name: 1 };
+            run_on_admin(&node, ask).get_document(name).unwrap().clone()
+        };
+        let set = |more: Document| {
+            let mut command = doc! { "setParameter": 1 };
+            command.extend(more);
+            run_on_admin(&node, command)
+        };
+        for wrong in [
+            doc! { FLOW_CONTROL: false, "noSuchParameter": 1 },
+            doc! { FLOW_CONTROL: false, "requireApiVersion": true },
+            doc! { FLOW_CONTROL: false, TRANSACTION_LIFETIME: 0 },
+            doc! {},
+        ] {
+            let reply = set(wrong.clone());
+            assert!(matches!(code(&reply), Some(2 | 72)), "{wrong}: {reply}");
+        }
+        let kept = doc! { "value": true, "settableAtRuntime": true, "settableAtStartup": false };
+        assert_eq!(details(FLOW_CONTROL), kept, "none was changed");
+        let reply = set(doc! { FLOW_CONTROL: false, TRANSACTION_LIFETIME: 7, "comment": "x" });
+        assert_eq!(reply.get_bool("was").ok(), Some(true), "{reply}");
+        assert_eq!(details(FLOW_CONTROL).get_bool("value").ok(), Some(false));
+        assert_eq!(details(TRANSACTION_LIFETIME).get_i32("value").ok(), Some(7));
+        let fixed = details("requireApiVersion");
+        assert_eq!(fixed.get_bool("settableAtRuntime").ok(), Some(false));
+    }
 }
