@@ -413,8 +413,14 @@ impl fmt::Debug for Remains {
 const MAX_REMAINS: usize = 64;
 
 /// How often expressions may ask whether to go on while the write lock is held: a hundred million steps, a few seconds in
-/// which no other client can write.
+/// which no other client can write. Only what must not be evaluated without the lock comes near to it.
 const MAX_HELD_EVALUATION: u64 = 100_000;
+
+/// How often they may ask before other writers get their turn: a million steps, some 25 ms.
+const MAX_SHORT_EVALUATION: u64 = 1_000;
+
+/// What is left of that when the next question is one too many.
+const USED_UP: u64 = 1;
 
 /// Why a command should stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -457,11 +463,42 @@ impl Interrupt {
         self.held.store(if holds { MAX_HELD_EVALUATION } else { 0 }, Ordering::Relaxed);
     }
 
+    /// Evaluates while the write lock is held; none if that takes long for those who wait. Without the lock it may take
+    /// as long as it likes.
+    pub(crate) fn evaluate_shortly<T>(
+        &self,
+        evaluate: impl FnOnce() -> Result<T, CommandError>,
+    ) -> Result<Option<T>, CommandError> {
+        let held = self.held.load(Ordering::Relaxed);
+        if held <= MAX_SHORT_EVALUATION {
+            return evaluate().map(Some);
+        }
+        self.held.store(MAX_SHORT_EVALUATION, Ordering::Relaxed);
+        let evaluated = evaluate();
+        let left = self.held.load(Ordering::Relaxed);
+        self.held.store(held - (MAX_SHORT_EVALUATION - left), Ordering::Relaxed);
+        match evaluated {
+            Err(_) if left == USED_UP => Ok(None),
+            evaluated => evaluated.map(Some),
+        }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn is_holding(&self) -> bool {
+        self.held.load(Ordering::Relaxed) > 0
+    }
+
+    /// Whether expressions were evaluated for long since the write lock was taken.
+    pub(crate) fn has_evaluated_for_long(&self) -> bool {
+        let held = self.held.load(Ordering::Relaxed);
+        held > 0 && held <= MAX_HELD_EVALUATION - MAX_SHORT_EVALUATION
+    }
+
     /// Refuses to evaluate without end while other writers wait. Only the thread that holds the lock evaluates then.
     pub(crate) fn check_held_evaluation(&self) -> Result<(), CommandError> {
         match self.held.load(Ordering::Relaxed) {
             0 => Ok(()),
-            1 => Err(CommandError::new(
+            USED_UP => Err(CommandError::new(
                 ErrorCode::MAX_TIME_MS_EXPIRED,
                 "an expression of a write takes too long while other writes wait; evaluate it in a \
                  read, and write what comes of it",
@@ -622,6 +659,24 @@ mod tests {
         asked(1).unwrap();
         interrupt.set_holding(false);
         asked(MAX_HELD_EVALUATION + 1).unwrap();
+    }
+
+    #[test]
+    fn what_takes_long_under_the_lock_is_given_up() {
+        let interrupt = Interrupt::default();
+        let ask = |times| (0..times).try_for_each(|_| interrupt.check_held_evaluation());
+        let shortly = |times| interrupt.evaluate_shortly(|| ask(times)).unwrap();
+        assert_eq!(shortly(MAX_HELD_EVALUATION + 1), Some(()), "the lock is not held");
+        interrupt.set_holding(true);
+        assert_eq!(shortly(MAX_SHORT_EVALUATION - 1), Some(()));
+        assert!(!interrupt.has_evaluated_for_long());
+        assert_eq!(shortly(MAX_SHORT_EVALUATION), None);
+        assert!(interrupt.has_evaluated_for_long());
+        let other = || Err::<(), _>(CommandError::bad_value("wrong"));
+        assert_eq!(interrupt.evaluate_shortly(other).unwrap_err().code, ErrorCode::BAD_VALUE);
+        // What was evaluated counts for the whole.
+        ask(MAX_HELD_EVALUATION - 2 * MAX_SHORT_EVALUATION).unwrap();
+        assert!(ask(MAX_SHORT_EVALUATION).is_err());
     }
 
     #[test]

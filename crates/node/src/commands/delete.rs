@@ -10,6 +10,7 @@ use crate::context::{Command, Outcome};
 use crate::dispatch::Request;
 use crate::error::{CommandError, ErrorCode};
 use crate::fields::{Fields, check_known};
+use crate::finder::Found;
 use crate::namespace::Namespace;
 use crate::writer::Writer;
 
@@ -101,11 +102,13 @@ fn delete_statement(
     let search = Search::new(writer, &collection, &asked, request.interrupt.clone())?;
     let mut deleted = 0;
     let mut steps = Steps::begin(writer, &collection, wanted);
-    let result = steps.each(writer, &mut collection, search, |writer, collection, found| {
-        writer.remove(collection, found.record, &found.document)?;
-        deleted += 1;
-        Ok(())
-    });
+    let evaluate = |_: &Found| Ok(());
+    let result =
+        steps.each(writer, &mut collection, search, evaluate, |writer, collection, found, ()| {
+            writer.remove(collection, found.record, &found.document)?;
+            deleted += 1;
+            Ok(())
+        });
     Steps::end(writer, result)?;
     // A repetition of the command may have done it while others had their turn.
     let done = writer.earlier_result(place).and_then(|done| done.get_i32("n").ok());

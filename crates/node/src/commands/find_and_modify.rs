@@ -93,7 +93,10 @@ pub(super) fn find_and_modify(
         }
         let mut collection = writer.collection(&namespace);
         let found = match &mut collection {
-            Some(collection) => first(request, &mut writer, collection, &query, &fields)?,
+            Some(collection) => {
+                let asked = (&query, update.as_ref());
+                first(request, &mut writer, collection, asked, &fields)?
+            }
             None => None,
         };
         if writer.earlier_result(0).is_some() {
@@ -101,8 +104,8 @@ pub(super) fn find_and_modify(
             continue;
         }
         let modification = match (found, &update) {
-            (Some(found), None) => removal(found),
-            (Some(found), Some(update)) => change(found, update, new)?,
+            (Some((found, None)), _) => removal(found),
+            (Some((found, Some(after))), _) => change(found, after, new),
             (None, Some(update)) if upsert => {
                 insertion(update.upserted(&mut writer, &query)?, new)?
             }
@@ -216,14 +219,17 @@ fn check_combination(
     Err(CommandError::new(ErrorCode::FAILED_TO_PARSE, message))
 }
 
-/// The first document that matches, as it is now.
+/// What an update makes of a document; none if that stays the same.
+type After = Option<Changed>;
+
+/// The first document that matches, as it is now, and what the update makes of it, if there is one.
 fn first(
     request: &Request<'_>,
     writer: &mut Writer<'_>,
     collection: &mut Arc<Collection>,
-    query: &Query<'_>,
+    (query, update): (&Query<'_>, Option<&ParsedUpdate<'_>>),
     fields: &Fields<'_>,
-) -> Result<Option<Found>, CommandError> {
+) -> Result<Option<(Found, Option<After>)>, CommandError> {
     if collection.view.is_some() {
         return Err(CommandError::new(
             ErrorCode::COMMAND_NOT_SUPPORTED_ON_VIEW,
@@ -239,7 +245,16 @@ fn first(
         statement: 0,
     };
     let mut search = Search::new(writer, collection, &asked, request.interrupt.clone())?;
-    Steps::begin(writer, collection, Wanted::One).next(writer, collection, &mut search)
+    let mut steps = Steps::begin(writer, collection, Wanted::One);
+    let evaluate = |found: &Found| update.map(|update| update.apply(found)).transpose();
+    while let Some(found) = steps.next(writer, collection, &mut search)? {
+        let evaluated = steps.evaluate(writer, collection, &search, found, &evaluate)?;
+        if evaluated.is_some() {
+            return Ok(evaluated);
+        }
+        search.lose();
+    }
+    Ok(None)
 }
 
 fn nothing(is_update: bool) -> Modification {
@@ -269,17 +284,12 @@ fn removal(found: Found) -> Modification {
     }
 }
 
-fn change(
-    found: Found,
-    update: &ParsedUpdate<'_>,
-    new: bool,
-) -> Result<Modification, CommandError> {
-    let after = update.apply(&found)?;
+fn change(found: Found, after: After, new: bool) -> Modification {
     let value = match &after {
         Some(change) if new => change.whole.clone().into(),
         _ => found.document.clone(),
     };
-    Ok(Modification {
+    Modification {
         last_error: rawdoc! { "n": 1, "updatedExisting": true },
         value: Some(value),
         array_index: found.details.array_index,
@@ -287,5 +297,5 @@ fn change(
             Some(after) => Action::Store(Box::new((found, after))),
             None => Action::Nothing,
         },
-    })
+    }
 }

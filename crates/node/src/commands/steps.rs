@@ -39,6 +39,10 @@ const MAX_UPSERT_SEARCHES: usize = 3;
 /// every document that it found. Each time another client's write was done.
 const MAX_LOST_SEARCHES: usize = 100;
 
+/// How often a change of a document is evaluated without the lock if others change the document meanwhile. Then it is
+/// evaluated under the lock.
+const MAX_LOST_EVALUATIONS: usize = 3;
+
 /// How many of the first documents in an order are found for a statement that changes the first one:
 /// others may take some of them before the lock is held.
 const CANDIDATES: u64 = 16;
@@ -123,6 +127,8 @@ pub(super) struct Search<'q> {
     by_key: bool,
     /// Whether it names any number of them so.
     by_keys: bool,
+    /// Whether it takes long to tell if these match.
+    is_long: bool,
     /// The documents that were named and are changed.
     changed: BTreeSet<RecordId>,
     searches: usize,
@@ -169,6 +175,7 @@ impl<'q> Search<'q> {
             statement: asked.statement,
             by_key,
             by_keys,
+            is_long: false,
             changed: BTreeSet::new(),
             searches: 1,
             changes: writer.changes_of(collection.ident),
@@ -222,6 +229,20 @@ impl<'q> Search<'q> {
                 Ok(selection.matcher.matches_with_details(document)?)
             }
         }
+    }
+
+    /// What it did not find shortly under the lock it looks for without the lock, from the beginning.
+    fn begin_aside(&mut self) {
+        self.is_long = true;
+        self.group.clear();
+        if let Source::Selection { stream, .. } = &mut self.source {
+            *stream = None;
+        }
+    }
+
+    /// A document that was found is left alone: another one may match.
+    pub(super) fn lose(&mut self) {
+        self.lost = true;
     }
 
     /// Begins at the front again if the collection was changed to the statement's harm meanwhile.
@@ -280,22 +301,25 @@ impl Steps {
         Self { began: false, gave_way: false }
     }
 
-    /// Changes what the search finds. Ends early if a repetition of the command has done so meanwhile:
-    /// then the writer has an earlier result.
-    pub(super) fn each(
+    /// Changes what the search finds: evaluates what becomes of a document, and carries it out. Ends early if a
+    /// repetition of the command has done so meanwhile: then the writer has an earlier result.
+    pub(super) fn each<T>(
         &mut self,
         writer: &mut Writer<'_>,
         collection: &mut Arc<Collection>,
         mut search: Search<'_>,
+        evaluate: impl Fn(&Found) -> Result<T, CommandError>,
         mut change: impl FnMut(
             &mut Writer<'_>,
             &mut Arc<Collection>,
             &Found,
+            T,
         ) -> Result<(), CommandError>,
     ) -> Result<(), CommandError> {
         while let Some(found) = self.next(writer, collection, &mut search)? {
             let record = found.record;
-            let changed = self.change(writer, collection, &search, found, &mut change)?;
+            let how = (&evaluate, &mut change);
+            let changed = self.change(writer, collection, &search, found, how)?;
             if changed && search.wanted == Wanted::One {
                 return Ok(());
             }
@@ -319,6 +343,9 @@ impl Steps {
         loop {
             if search.group.is_empty() {
                 self.find(writer, collection, search)?;
+            } else if writer.has_evaluated_for_long() {
+                writer.give_way()?;
+                self.come_back(writer, collection)?;
             }
             if self.gave_way && writer.earlier_result(search.statement).is_some() {
                 return Ok(None);
@@ -346,16 +373,19 @@ impl Steps {
         collection: &mut Arc<Collection>,
         search: &mut Search<'_>,
     ) -> Result<(), CommandError> {
-        if search.by_key {
+        if search.by_key && !search.is_long {
             if self.began {
                 writer.give_way()?;
                 self.come_back(writer, collection)?;
             }
             self.began = true;
-            return match search.look_up(collection, writer.view())? {
-                true => Ok(()),
-                false => search.fill(),
-            };
+            if search.look_up(collection, writer.view())? {
+                return Ok(());
+            }
+            if writer.shortly(|| search.fill())?.is_some() {
+                return Ok(());
+            }
+            search.begin_aside();
         }
         writer.aside(|| search.fill())?;
         self.come_back(writer, collection)
@@ -396,24 +426,61 @@ impl Steps {
         Ok(details.map(|details| Found { record: found.record, document, details }))
     }
 
-    /// Changes a document. If a transaction holds a key of it, waits until that transaction ends and
-    /// looks at the document again; it is left alone if it is gone or matches no longer, or if a
-    /// repetition of the command was faster. Returns whether it was changed.
-    fn change(
+    /// Evaluates what becomes of a document. Others may write meanwhile if that takes long; none if the document is not
+    /// to be changed any more.
+    pub(super) fn evaluate<T>(
         &mut self,
         writer: &mut Writer<'_>,
         collection: &mut Arc<Collection>,
         search: &Search<'_>,
-        found: Found,
-        change: &mut impl FnMut(
-            &mut Writer<'_>,
-            &mut Arc<Collection>,
-            &Found,
-        ) -> Result<(), CommandError>,
+        mut found: Found,
+        evaluate: &impl Fn(&Found) -> Result<T, CommandError>,
+    ) -> Result<Option<(Found, T)>, CommandError> {
+        for _ in 0..MAX_LOST_EVALUATIONS {
+            let (value, lock_was_free) = writer.evaluate(|| evaluate(&found))?;
+            if !lock_was_free {
+                return Ok(Some((found, value)));
+            }
+            self.come_back(writer, collection)?;
+            if writer.earlier_result(search.statement).is_some() {
+                return Ok(None);
+            }
+            let evaluated = found.document.clone();
+            match self.look_again(writer, collection, search, found)? {
+                Some(again) if again.document.as_bytes() == evaluated.as_bytes() => {
+                    return Ok(Some((again, value)));
+                }
+                Some(again) => found = again,
+                None => return Ok(None),
+            }
+        }
+        let value = evaluate(&found)?;
+        Ok(Some((found, value)))
+    }
+
+    /// Changes a document. If a transaction holds a key of it, waits until that transaction ends and
+    /// looks at the document again; it is left alone if it is gone or matches no longer, or if a
+    /// repetition of the command was faster. Returns whether it was changed.
+    fn change<T>(
+        &mut self,
+        writer: &mut Writer<'_>,
+        collection: &mut Arc<Collection>,
+        search: &Search<'_>,
+        mut found: Found,
+        (evaluate, change): (
+            &impl Fn(&Found) -> Result<T, CommandError>,
+            &mut impl FnMut(
+                &mut Writer<'_>,
+                &mut Arc<Collection>,
+                &Found,
+                T,
+            ) -> Result<(), CommandError>,
+        ),
     ) -> Result<bool, CommandError> {
-        let mut found = found;
         loop {
-            let error = match change(writer, collection, &found) {
+            let evaluated = self.evaluate(writer, collection, search, found, evaluate)?;
+            let Some((same, value)) = evaluated else { return Ok(false) };
+            let error = match change(writer, collection, &same, value) {
                 Ok(()) => return Ok(true),
                 Err(error) => error,
             };
@@ -424,7 +491,7 @@ impl Steps {
             if writer.earlier_result(search.statement).is_some() {
                 return Ok(false);
             }
-            match self.look_again(writer, collection, search, found)? {
+            match self.look_again(writer, collection, search, same)? {
                 Some(again) => found = again,
                 None => return Ok(false),
             }
@@ -456,4 +523,114 @@ fn current(writer: &Writer<'_>, collection: &Collection) -> Result<Arc<Collectio
             collection.namespace
         )
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::{Cell, RefCell};
+
+    use bson::{doc, rawdoc};
+    use quorate_storage::ModelStore;
+
+    use super::*;
+    use crate::context::Interrupt;
+    use crate::namespace::Namespace;
+    use crate::node::{Node, NodeOptions};
+    use crate::test_support::{now, run};
+
+    /// Changes the documents 0 to 3, in order. Returns what the statement's parts have told.
+    fn change_each<T>(
+        node: &Node,
+        query: &Query<'_>,
+        wanted: Wanted,
+        evaluate: impl Fn(&Interrupt, &Found) -> Result<T, CommandError>,
+        mut change: impl FnMut(&Writer<'_>, &Found, T),
+    ) {
+        let interrupt = Arc::new(Interrupt::default());
+        let mut writer = node.write(now());
+        writer.work_for(&interrupt);
+        let mut collection = writer.collection(&Namespace::new("db", "c").unwrap()).unwrap();
+        let asked = Asked { query, hint: None, sort: None, wanted, upserts: false, statement: 0 };
+        let slot = InterruptSlot::new(Arc::clone(&interrupt));
+        let search = Search::new(&writer, &collection, &asked, slot).unwrap();
+        let mut steps = Steps::begin(&mut writer, &collection, wanted);
+        let result = steps.each(
+            &mut writer,
+            &mut collection,
+            search,
+            |found| evaluate(&interrupt, found),
+            |writer, _, found, value| {
+                change(writer, found, value);
+                Ok(())
+            },
+        );
+        Steps::end(&mut writer, result).unwrap();
+    }
+
+    fn ask(interrupt: &Interrupt, times: usize) -> Result<(), CommandError> {
+        (0..times).try_for_each(|_| interrupt.check_held_evaluation())
+    }
+
+    fn node() -> Node {
+        let node = Node::open(Arc::new(ModelStore::new()), NodeOptions::default(), now()).unwrap();
+        let documents: Vec<_> = (0..4).map(|id| doc! { "_id": id, "n": 0 }).collect();
+        run(&node, doc! { "insert": "c", "documents": documents });
+        node
+    }
+
+    /// What is evaluated for long is evaluated while others write, and again if they changed the document.
+    #[test]
+    fn others_write_while_a_change_is_evaluated_for_long() {
+        let node = node();
+        let id = rawdoc! { "_id": 2 };
+        let evaluations = Cell::new(0);
+        let mut changed = Vec::new();
+        let evaluate = |interrupt: &Interrupt, found: &Found| {
+            ask(interrupt, 5_000)?;
+            assert!(!interrupt.is_holding(), "others wait");
+            evaluations.set(evaluations.get() + 1);
+            if evaluations.get() == 1 {
+                let increase = doc! { "q": { "_id": 2 }, "u": { "$inc": { "n": 1 } } };
+                let reply = run(&node, doc! { "update": "c", "updates": [increase] });
+                assert_eq!(reply.get_i32("nModified").unwrap(), 1);
+            }
+            Ok(found.document.get_i32("n").unwrap())
+        };
+        change_each(&node, &Query::Id(&id), Wanted::One, evaluate, |_, found, n| {
+            changed.push((found.document.get_i32("n").unwrap(), n));
+        });
+        assert_eq!((evaluations.get(), changed), (2, vec![(1, 1)]));
+    }
+
+    /// A document that others change each time is changed in the end.
+    #[test]
+    fn a_change_that_others_are_faster_than_is_evaluated_under_the_lock() {
+        let node = node();
+        let id = rawdoc! { "_id": 2 };
+        let aside = Cell::new(0);
+        let mut changed = 0;
+        let evaluate = |interrupt: &Interrupt, _: &Found| {
+            ask(interrupt, 5_000)?;
+            if !interrupt.is_holding() {
+                aside.set(aside.get() + 1);
+                let increase = doc! { "q": { "_id": 2 }, "u": { "$inc": { "n": 1 } } };
+                run(&node, doc! { "update": "c", "updates": [increase] });
+            }
+            Ok(())
+        };
+        change_each(&node, &Query::Id(&id), Wanted::One, evaluate, |_, _, ()| changed += 1);
+        assert_eq!((aside.get(), changed), (MAX_LOST_EVALUATIONS, 1));
+    }
+
+    #[test]
+    fn other_writers_get_their_turn_between_documents_that_take_a_while() {
+        let node = node();
+        let all = Query::Matcher(Arc::new(Matcher::parse(&doc! {}).unwrap()));
+        let long = RefCell::new(Vec::new());
+        let evaluate = |interrupt: &Interrupt, _: &Found| ask(interrupt, 600);
+        change_each(&node, &all, Wanted::All, evaluate, |writer, _, ()| {
+            long.borrow_mut().push(writer.has_evaluated_for_long());
+        });
+        assert_eq!(long.into_inner(), [false, true, false, true]);
+    }
 }

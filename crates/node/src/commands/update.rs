@@ -380,8 +380,11 @@ fn try_update_statement(
         let asked = Asked { query, hint, sort: None, wanted, upserts, statement: place };
         let search = Search::new(writer, &collection, &asked, request.interrupt.clone())?;
         let mut steps = Steps::begin(writer, &collection, wanted);
-        let result = steps.each(writer, &mut collection, search, |writer, collection, found| {
-            let after = parsed.apply(found)?;
+        let evaluate = |found: &Found| parsed.apply(found);
+        let change = |writer: &mut Writer<'_>,
+                      collection: &mut Arc<Collection>,
+                      found: &Found,
+                      after: Option<Changed>| {
             let next = Updated {
                 matched: updated.matched + 1,
                 modified: updated.modified + u64::from(after.is_some()),
@@ -393,7 +396,8 @@ fn try_update_statement(
             }
             updated = next;
             Ok(())
-        });
+        };
+        let result = steps.each(writer, &mut collection, search, evaluate, change);
         Steps::end(writer, result)?;
         if let Some(done) = writer.earlier_result(place) {
             // By this command, or by a repetition of it while others had their turn.

@@ -40,6 +40,34 @@ impl Writer<'_> {
         Some(Meter::of_operation(interrupt, Arc::clone(self.node.memory())))
     }
 
+    /// Evaluates under the lock, or without it if that takes long. Returns what came of it, and whether the lock was free:
+    /// then what was looked up before need not be as it was.
+    pub(crate) fn evaluate<T>(
+        &mut self,
+        evaluate: impl Fn() -> Result<T, CommandError>,
+    ) -> Result<(T, bool), CommandError> {
+        match self.shortly(&evaluate)? {
+            Some(value) => Ok((value, false)),
+            None => self.aside(evaluate).map(|value| (value, true)),
+        }
+    }
+
+    /// Evaluates under the lock; none if that takes long.
+    pub(crate) fn shortly<T>(
+        &self,
+        evaluate: impl FnOnce() -> Result<T, CommandError>,
+    ) -> Result<Option<T>, CommandError> {
+        match &self.worker {
+            Some(Worker(interrupt)) => interrupt.evaluate_shortly(evaluate),
+            None => evaluate().map(Some),
+        }
+    }
+
+    /// Whether other writers should get their turn before more is evaluated.
+    pub(crate) fn has_evaluated_for_long(&self) -> bool {
+        self.worker.as_ref().is_some_and(|Worker(interrupt)| interrupt.has_evaluated_for_long())
+    }
+
     /// Works without the lock, after what was deferred is committed. Afterwards the view is the newest,
     /// nothing that was looked up before need be as it was, and a retryable write knows what a
     /// repetition of it did meanwhile.
