@@ -90,6 +90,17 @@ impl WriteGate {
         self.set_disk_full(false);
     }
 
+    /// Whether the server ends.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.disk.lock().ended
+    }
+
+    /// Waits for so long, unless the server ends.
+    pub(crate) fn pause(&self, time: Duration) {
+        let waited = self.has_room.wait_timeout_while(self.disk.lock(), time, |disk| !disk.ended);
+        drop(waited.unwrap_or_else(PoisonError::into_inner));
+    }
+
     /// A permit if the gate is open, for work that can be done another time.
     pub(crate) fn try_enter(&self) -> Option<Entered<'_>> {
         self.gate.try_read().ok()

@@ -11,6 +11,7 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Condvar, PoisonError};
+use std::time::Duration;
 
 use quorate_member::DataChange;
 use quorate_node::{CommandError, ErrorCode, MAX_APPLY_ENTRIES, Node};
@@ -65,6 +66,9 @@ type Change = DataChange<OwnedSemaphorePermit>;
 /// The most entries that the fetching thread applies itself. More are left to the applier's thread, so that
 /// the next ones are read meanwhile.
 const MAX_HELPED: usize = 256;
+
+/// How long a change that found no free file descriptor waits before it is tried again.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// Changes of data as others made them, in order. Its thread ends when its last handle is gone.
 #[derive(Clone)]
@@ -180,6 +184,8 @@ enum Done {
     All,
     /// A change met the end of the disk, and waits for room.
     UpToEndOfDisk,
+    /// A change found no free file descriptor, and waits for one.
+    UpToDescriptors,
 }
 
 impl Applying {
@@ -204,11 +210,14 @@ impl Applying {
                 .and_then(|done| self.node.sync_log().map(|_| done));
             match made {
                 Ok(Done::All) => self.inbox.post(Message::LogMoved),
-                Ok(Done::UpToEndOfDisk) => {
+                Ok(done) => {
                     self.inbox.post(Message::LogMoved);
-                    // Only the applier's thread waits for room.
+                    // Only the applier's thread waits.
                     if entered.is_some() {
                         return;
+                    }
+                    if done == Done::UpToDescriptors {
+                        self.gate.pause(RETRY_AFTER);
                     }
                 }
                 Err(error) => {
@@ -223,19 +232,28 @@ impl Applying {
         }
     }
 
-    /// Makes a change. One that met the end of the disk is given back, to be tried again: the store is as it was
-    /// before the write that did not fit. Entries that it has are left out then, and a rollback or a removal
+    /// Makes a change. One that met the end of the disk, or found no free descriptor, is given back, to be tried again: the
+    /// store is as it was before the write that was refused. Entries that it has are left out then, and a rollback or a removal
     /// goes on where it ended.
-    fn make_or_keep(&self, change: Change) -> Result<Option<Change>, CommandError> {
+    fn make_or_keep(&self, change: Change) -> Result<Option<(Change, Done)>, CommandError> {
+        // In memory there is no end of the disk to meet, and no file to open.
+        let is_on_disk = self.rollback_directory.is_some();
         match self.make(&change) {
-            // In memory there is no end of the disk to meet.
             Err(error)
                 if error.code == ErrorCode::OUT_OF_DISK_SPACE
-                    && self.rollback_directory.is_some()
+                    && is_on_disk
                     && self.gate.meet_end_of_disk() =>
             {
                 tracing::warn!(%error, "{} for room on the disk", waiting(&change));
-                Ok(Some(change))
+                Ok(Some((change, Done::UpToEndOfDisk)))
+            }
+            Err(error)
+                if error.code == ErrorCode::TOO_MANY_FILES_OPEN
+                    && is_on_disk
+                    && !self.gate.has_ended() =>
+            {
+                tracing::warn!(%error, "{} for a file descriptor", waiting(&change));
+                Ok(Some((change, Done::UpToDescriptors)))
             }
             made => made.map(|()| None),
         }
@@ -289,9 +307,9 @@ impl Applying {
                 wait_until_old_enough(&joined.entries, joined.delay, &self.clock);
             }
             let _entered = enter();
-            if let Some(kept) = self.make_or_keep(change)? {
+            if let Some((kept, done)) = self.make_or_keep(change)? {
                 self.put_back(kept, next);
-                return Ok(Done::UpToEndOfDisk);
+                return Ok(done);
             }
             if next.is_none() && applied < MAX_APPLY_ENTRIES {
                 next = self.next();
@@ -549,6 +567,26 @@ mod tests {
         // A server that ends waits for nothing.
         gate.end();
         assert!(!gate.meet_end_of_disk() && gate.try_enter_to_apply().is_some());
+    }
+
+    /// A process may have used up its descriptors for a while, for instance with connections.
+    #[test]
+    fn entries_that_find_no_free_descriptor_wait_for_one() {
+        const MOST_ENTRIES: u32 = 10_000;
+        let follower = Follower::new();
+        follower.files.use_up_descriptors(true);
+        let apply = |number: u32| {
+            follower.node.apply(op_time(number - 1), vec![entry(number)], Clock::new().now())
+        };
+        let refused = (1..MOST_ENTRIES).find_map(|number| Some((number, apply(number).err()?)));
+        let (number, error) = refused.unwrap();
+        assert_eq!(error.code, ErrorCode::TOO_MANY_FILES_OPEN);
+        follower.add(op_time(number - 1), vec![entry(number)]);
+        // It is tried once here, and then by the applier's thread.
+        follower.applier.help();
+        assert_eq!(follower.written(), op_time(number - 1));
+        follower.files.use_up_descriptors(false);
+        until("the entry", || follower.written() == op_time(number));
     }
 
     fn as_secondary() -> Published {
