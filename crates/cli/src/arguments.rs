@@ -18,7 +18,7 @@ use crate::import::ImportArguments;
 use crate::list::{ListArguments, MemberArguments};
 use crate::manual::{CompletionsArguments, ManArguments};
 use crate::prove::ProveArguments;
-use crate::quantities::{oplog_size, span};
+use crate::quantities::{connection_limit, oplog_size, set_name, span};
 use crate::restore::RestoreArguments;
 use crate::shell::ShellArguments;
 use crate::status::StatusArguments;
@@ -339,7 +339,7 @@ pub(crate) struct UpArguments {
     #[arg(long)]
     pub(crate) memory: bool,
     /// The name of the set, rs0 unless given. A set that --data holds already keeps its name.
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = set_name)]
     pub(crate) name: Option<String>,
     /// Ask clients for a login. The user admin is made; the connection string has its password.
     #[arg(long)]
@@ -546,7 +546,7 @@ pub(crate) struct ServeArguments {
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", hide_default_value = true, action = clap::ArgAction::Set)]
     pub(crate) memory: bool,
     /// Be a member of the replica set of this name; replSetInitiate makes the set.
-    #[arg(long, value_name = "NAME", alias = "replSet")]
+    #[arg(long, value_name = "NAME", alias = "replSet", value_parser = set_name)]
     pub(crate) replset: Option<String>,
     /// The addresses or names to listen on, with commas. Wider than this machine takes --auth, --keyfile or
     /// --insecure.
@@ -590,7 +590,7 @@ pub(crate) struct ServeArguments {
     #[arg(long, value_name = "HOW", value_parser = ["keyfile", "x509"])]
     pub(crate) cluster_auth: Option<String>,
     /// The most connections at once.
-    #[arg(long, value_name = "N", default_value_t = quorate_server::MAX_CONNECTIONS, alias = "maxConns")]
+    #[arg(long, value_name = "N", default_value_t = quorate_server::MAX_CONNECTIONS, alias = "maxConns", value_parser = connection_limit)]
     pub(crate) max_connections: usize,
     /// Listen on this port too, for clients that see the addresses of this horizon. Several with commas.
     #[arg(long, value_name = "NAME=PORT", value_delimiter = ',')]
@@ -655,6 +655,15 @@ mod tests {
     #[test]
     fn the_definitions_do_not_contradict_each_other() {
         Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn a_server_that_no_client_could_use_is_refused() {
+        let parse = |words: &str| Arguments::try_parse_from(words.split(' ')).is_ok();
+        assert!(parse("quorate serve --memory --replset rs0 --max-connections 1"));
+        assert!(!parse("quorate serve --memory --replset= --port 0"));
+        assert!(!parse("quorate up --name= --port 0"));
+        assert!(!parse("quorate serve --memory --max-connections 0"));
     }
 
     #[test]

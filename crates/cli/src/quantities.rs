@@ -39,6 +39,20 @@ pub(crate) fn oplog_size(text: &str) -> Result<u64, String> {
     bytes.filter(|bytes| (MIN_OPLOG_BYTES..=MAX_OPLOG_BYTES).contains(bytes)).ok_or_else(advice)
 }
 
+/// How many connections a server takes at once: one at least.
+pub(crate) fn connection_limit(text: &str) -> Result<usize, String> {
+    let limit = text.parse().ok().filter(|&limit| limit > 0);
+    limit.ok_or_else(|| "give a whole number from 1 on".to_owned())
+}
+
+/// The name of a replica set.
+pub(crate) fn set_name(text: &str) -> Result<String, String> {
+    match text.trim().is_empty() {
+        true => Err("give the set a name, such as rs0".to_owned()),
+        false => Ok(text.to_owned()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -52,7 +52,10 @@ pub enum OpenError {
         directory: PathBuf,
     },
     /// The file system refused.
-    #[error("cannot use {}; check that the directory is writable", .path.display())]
+    #[error(
+        "cannot use {}: {source}; check the path, and that this user may write there",
+        .path.display()
+    )]
     Io {
         /// The file or directory at fault.
         path: PathBuf,
