@@ -214,7 +214,7 @@ fn the_entries_of_an_unfinished_transaction_are_not_trimmed() {
         previous = set::position(&follower).op_time;
         trim(&follower);
     }
-    follower.node.apply(previous, all[last..].to_vec(), now()).unwrap();
+    follower.node.apply(previous, &all[last..], now()).unwrap();
     assert_eq!(set::hash(&follower), set::hash(&member));
     set::commit(&follower, set::position(&follower));
     trim(&follower);
