@@ -9,12 +9,14 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::mpsc::TrySendError;
 use std::time::Duration;
 
 use quorate_node::{CommandError, ErrorCode, Node};
 use quorate_storage::CommitSequence;
 use tokio::sync::oneshot;
+
+use crate::bounded_channel::{BoundedReceiver, BoundedSender, bounded_channel};
 
 /// One in so many writes by a lone connection lets others go first, to see whether there are any.
 const LOOKS_FOR_OTHERS: u32 = 32;
@@ -33,7 +35,7 @@ pub(crate) struct Durability {
     node: Arc<Node>,
     traffic: Arc<Traffic>,
     gathering: Arc<Gathering>,
-    notes: SyncSender<Note>,
+    notes: BoundedSender<Note>,
 }
 
 /// Whether connections that do not wait for the disk write the journal to its file one by one, or one for many.
@@ -87,7 +89,7 @@ impl Durability {
     /// Starts the thread. Without a waiting writer it syncs at this interval, so that an
     /// unacknowledged write is lost only if the machine fails soon after it.
     pub(crate) fn start(node: Arc<Node>, interval: Duration) -> std::io::Result<Self> {
-        let (notes, waiting) = sync_channel(MAX_WAITING);
+        let (notes, waiting) = bounded_channel(MAX_WAITING);
         let traffic = Arc::<Traffic>::default();
         let durability = Self {
             node: Arc::clone(&node),
@@ -142,7 +144,12 @@ impl Durability {
     }
 }
 
-fn sync_for_all(node: &Node, traffic: &Traffic, waiting: &Receiver<Note>, interval: Duration) {
+fn sync_for_all(
+    node: &Node,
+    traffic: &Traffic,
+    waiting: &BoundedReceiver<Note>,
+    interval: Duration,
+) {
     use std::sync::mpsc::RecvTimeoutError::{Disconnected, Timeout};
     loop {
         let first = match waiting.recv_timeout(interval) {
@@ -184,6 +191,8 @@ fn answer_all(notes: Vec<Note>, result: &Result<(), CommandError>) {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc::sync_channel;
+
     use super::*;
 
     #[test]

@@ -14,6 +14,7 @@
 mod accepting;
 mod answering;
 mod backup;
+mod bounded_channel;
 mod clock;
 mod connection;
 mod deadlines;

@@ -9,7 +9,6 @@
 use std::collections::VecDeque;
 use std::io;
 use std::path::PathBuf;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Condvar, PoisonError};
 use std::time::Duration;
 
@@ -23,6 +22,7 @@ use super::Message;
 use super::copying::{RollbackFiles, wait_until_old_enough};
 use super::inbox::Inbox;
 use super::source::GATHERING;
+use crate::bounded_channel::{BoundedSender, bounded_channel};
 use crate::clock::Clock;
 use crate::write_gate::{Entered, WriteGate};
 
@@ -34,16 +34,16 @@ pub(super) type Job = Box<dyn FnOnce(&Node) -> Result<(), CommandError> + Send>;
 /// A thread that does jobs in order. Ends when its last handle is gone.
 #[derive(Clone)]
 pub(super) struct Worker {
-    jobs: SyncSender<Job>,
+    jobs: BoundedSender<Job>,
     inbox: Inbox,
 }
 
 impl Worker {
     pub(super) fn start(name: &str, node: Arc<Node>, inbox: Inbox) -> io::Result<Self> {
-        let (jobs, receiver): (_, Receiver<Job>) = sync_channel(MAX_JOBS);
+        let (jobs, receiver) = bounded_channel::<Job>(MAX_JOBS);
         let broken = inbox.clone();
         std::thread::Builder::new().name(format!("quorate-{name}")).spawn(move || {
-            for job in receiver {
+            while let Ok(job) = receiver.recv() {
                 if let Err(error) = job(&node) {
                     broken.post(Message::Broken(error.message));
                     return;
