@@ -361,30 +361,48 @@ async fn maintain(shared: Arc<Shared>, options: ServerOptions) {
     memory.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut freed = FreedMemory::default();
     loop {
-        let now = || shared.clock.now();
         let result = tokio::select! {
-            _ = maintenance.tick() => tokio::task::block_in_place(|| {
+            _ = maintenance.tick() => aside(&shared, |shared| {
                 // What is not done now is done the next time.
                 while let Some(_entered) = shared.gate.try_enter()
-                    && shared.node.maintain(now())?
+                    && shared.node.maintain(shared.clock.now())?
                 {}
                 Ok(())
-            }),
+            }).await,
             _ = memory.tick() => {
-                let held = shared.node.memory().used() as u64;
-                if tokio::task::block_in_place(|| freed.look(held)) {
+                let is_due;
+                (freed, is_due) = aside(&shared, move |shared| {
+                    let is_due = freed.look(shared.node.memory().used() as u64);
+                    (freed, is_due)
+                }).await;
+                if is_due {
                     wake_workers();
                 }
                 Ok(())
             }
-            _ = expiry.tick() => tokio::task::block_in_place(|| match shared.gate.try_enter() {
-                Some(_entered) => shared.node.remove_expired(now()).map(drop),
+            _ = expiry.tick() => aside(&shared, |shared| match shared.gate.try_enter() {
+                Some(_entered) => shared.node.remove_expired(shared.clock.now()).map(drop),
                 None => Ok(()),
-            }),
+            }).await,
         };
         if let Err(error) = result {
             let error: quorate_node::CommandError = error;
             tracing::error!(%error, "background work failed");
         }
+    }
+}
+
+/// Runs work that may wait for the disk or for a lock on one of the threads that the runtime keeps for that. A worker that
+/// ran it would have to leave its tasks to another thread, a new one as often as not.
+async fn aside<T: Send + 'static>(
+    shared: &Arc<Shared>,
+    work: impl FnOnce(&Shared) -> T + Send + 'static,
+) -> T {
+    let shared = Arc::clone(shared);
+    match tokio::task::spawn_blocking(move || work(&shared)).await {
+        Ok(done) => done,
+        Err(failed) if failed.is_panic() => std::panic::resume_unwind(failed.into_panic()),
+        // The runtime ends, and this task with it.
+        Err(_) => std::future::pending().await,
     }
 }
