@@ -133,7 +133,6 @@ impl Connection {
         &mut self,
         command: Command,
     ) -> Result<Option<RawDocumentBuf>, ConnectionError> {
-        let started = Instant::now();
         let facts = command.facts();
         (self.reads_majority, self.is_injected) = (false, false);
         let mut context = Context {
@@ -143,6 +142,7 @@ impl Connection {
             may_look_at: Some(SHORT_DOCUMENTS),
             interrupt: Arc::new(Interrupt::default()),
         };
+        let started = context.now.monotonic;
         let operation = self.shared.node.register(&context, &command);
         let after = After(Arc::clone(&context.interrupt));
         // Counting those who share it is costly where all workers do so for every command: once is enough.
@@ -156,7 +156,8 @@ impl Connection {
         };
         // Intentional waits are not slow.
         if !is_hello(operation.name()) && !operation.has_waited() {
-            self.tell(&operation, started.elapsed(), &body);
+            let took = self.shared.clock.monotonic().since(started);
+            self.tell(&operation, took, &body);
         }
         drop(operation);
         // A client takes an injected error for new only if it does not know better.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use quorate_node::Now;
 use quorate_protocol::{MonotonicTime, WallTime};
@@ -32,9 +32,13 @@ impl Clock {
             Ok(after) => i64::try_from(after.as_millis()).unwrap_or(i64::MAX),
             Err(before) => -i64::try_from(before.duration().as_millis()).unwrap_or(i64::MAX),
         };
-        let elapsed: Duration = self.origin.elapsed();
         let wall = since_epoch.saturating_add(self.moved.load(Ordering::Relaxed));
-        Now { wall: WallTime(wall), monotonic: MonotonicTime::ZERO + elapsed }
+        Now { wall: WallTime(wall), monotonic: self.monotonic() }
+    }
+
+    /// The time on the clock for timeouts alone.
+    pub(crate) fn monotonic(&self) -> MonotonicTime {
+        MonotonicTime::ZERO + self.origin.elapsed()
     }
 }
 
