@@ -38,14 +38,17 @@ pub struct CommandBody {
     database: Range<usize>,
 }
 
-/// A number below 64 that stands for a name: names with different marks are different.
-const fn mark_of(name: &[u8]) -> u8 {
+/// How many marks there are.
+pub(crate) const MARKS: usize = 64;
+
+/// A number below [`MARKS`] that stands for a name: names with different marks are different.
+pub(crate) const fn mark_of(name: &[u8]) -> u8 {
     let (first, last) = match name {
         [] => (0, 0),
         [first, .., last] => (*first, *last),
         [only] => (*only, *only),
     };
-    ((first as usize ^ (last as usize) << 2 ^ name.len() << 3) % 64) as u8
+    ((first as usize ^ (last as usize) << 2 ^ name.len() << 3) % MARKS) as u8
 }
 
 /// The body has no such field, or it has another type.
@@ -96,7 +99,8 @@ impl CommandBody {
     pub(crate) fn from_raw(document: &RawDocument) -> Result<Self, CommandError> {
         let bytes: Box<[u8]> = document.as_bytes().into();
         let mut fields = Vec::with_capacity(USUAL_FIELDS);
-        let (mut marks, mut database) = (0, 0..0);
+        // Only names with the same mark can be the same.
+        let (mut marks, mut database, mut may_be_doubled) = (0, 0..0, false);
         let mut elements = Elements::new(&bytes)?;
         while let Some(Element { kind, name, place }) = elements.next()? {
             if fields.len() == MAX_FIELDS {
@@ -108,12 +112,13 @@ impl CommandBody {
                 database = place.start + 4..place.end - 1;
             }
             let mark = mark_of(&bytes[name.clone()]);
-            marks |= 1 << mark;
+            may_be_doubled |= marks & 1 << mark != 0;
+            marks |= 1_u64 << mark;
             fields.push(Field { name, mark, kind, place, value: OnceLock::new() });
         }
         let mut body = Self { bytes, fields, name: Box::default(), marks, database };
         body.name = body.fields.first().map_or("", |field| body.text(field)).into();
-        match body.doubled() {
+        match may_be_doubled.then(|| body.doubled()).flatten() {
             Some(name) => Err(fail!(
                 DUPLICATE_FIELD,
                 "BSON field '{}.{name}' is a duplicate field",
@@ -143,11 +148,18 @@ impl CommandBody {
         std::str::from_utf8(&self.bytes[field.name.clone()]).unwrap_or_default()
     }
 
+    // Within its callers, the mark of a name that they know costs nothing.
+    #[inline]
     fn field(&self, name: &str) -> Option<&Field> {
         let mark = mark_of(name.as_bytes());
         if self.marks & 1 << mark == 0 {
             return None;
         }
+        self.marked(name, mark)
+    }
+
+    /// The field of this name, whose mark is there.
+    fn marked(&self, name: &str, mark: u8) -> Option<&Field> {
         let is_it = |field: &&Field| {
             field.mark == mark && self.bytes[field.name.clone()] == *name.as_bytes()
         };
@@ -177,8 +189,20 @@ impl CommandBody {
     }
 
     /// The text of a field, read where it came. None if there is no such field, or it is no text.
+    #[inline]
     pub fn get_text(&self, name: &str) -> Option<&str> {
-        let field = self.field(name).filter(|field| field.kind == ElementType::String)?;
+        self.text_of(self.field(name)?)
+    }
+
+    /// The text of the first field, as [`get_text`](Self::get_text) gives it.
+    pub(crate) fn first_text(&self) -> Option<&str> {
+        self.text_of(self.fields.first()?)
+    }
+
+    fn text_of<'a>(&'a self, field: &'a Field) -> Option<&'a str> {
+        if field.kind != ElementType::String {
+            return None;
+        }
         if field.place.is_empty() {
             return self.value(field).as_str();
         }
@@ -187,8 +211,12 @@ impl CommandBody {
     }
 
     /// The number of a field, read where it came. None if there is no such field, or it is no whole number by its type.
+    #[inline]
     pub(crate) fn get_whole(&self, name: &str) -> Option<i64> {
-        let field = self.field(name)?;
+        self.whole_of(self.field(name)?)
+    }
+
+    fn whole_of(&self, field: &Field) -> Option<i64> {
         let bytes = &self.bytes[field.place.clone()];
         match field.kind {
             ElementType::Int32 => Some(i32::from_le_bytes(bytes.try_into().ok()?).into()),
@@ -203,25 +231,33 @@ impl CommandBody {
     }
 
     /// The value of a field.
+    #[inline]
     pub fn get(&self, name: &str) -> Option<&Bson> {
         self.field(name).map(|field| self.value(field))
     }
 
     /// The embedded document of a field, as it came.
+    #[inline]
     pub fn get_raw_document(&self, name: &str) -> Option<&RawDocument> {
-        let field = self.field(name).filter(|field| !field.place.is_empty())?;
-        let bytes = &self.bytes[field.place.clone()];
-        (field.kind == ElementType::EmbeddedDocument)
-            .then(|| RawDocument::from_bytes(bytes).ok())?
+        self.raw_document_of(self.field(name)?)
+    }
+
+    fn raw_document_of(&self, field: &Field) -> Option<&RawDocument> {
+        if field.place.is_empty() || field.kind != ElementType::EmbeddedDocument {
+            return None;
+        }
+        RawDocument::from_bytes(&self.bytes[field.place.clone()]).ok()
     }
 
     /// Whether it has a field of this name that is not null.
+    #[inline]
     pub(crate) fn has_value(&self, name: &str) -> bool {
         let is_null = |kind| matches!(kind, ElementType::Null | ElementType::Undefined);
         self.field(name).is_some_and(|field| !is_null(field.kind))
     }
 
     /// Whether it has a field of this name.
+    #[inline]
     pub fn contains_key(&self, name: &str) -> bool {
         self.field(name).is_some()
     }

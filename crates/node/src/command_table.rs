@@ -8,7 +8,7 @@
 use std::fmt;
 use std::sync::LazyLock;
 
-use crate::body::CommandBody;
+use crate::body::{CommandBody, MARKS, mark_of};
 use crate::commands;
 use crate::context::{Command, Outcome};
 use crate::dispatch::Request;
@@ -338,21 +338,26 @@ impl CommandFacts {
     }
 }
 
-/// The entries by name and alias, in order.
-static BY_NAME: LazyLock<Vec<(&'static str, &'static CommandFacts)>> = LazyLock::new(|| {
+/// An entry under its name or an alias.
+type Named = (&'static str, &'static CommandFacts);
+
+/// The entries by the marks of their names and aliases: few share one.
+static BY_MARK: LazyLock<[Vec<Named>; MARKS]> = LazyLock::new(|| {
     let names = |facts: &'static CommandFacts| {
         facts.aliases.iter().chain([&facts.name]).map(move |name| (*name, facts))
     };
-    let mut entries: Vec<_> = commands::TABLE.iter().flat_map(names).collect();
-    entries.sort_unstable_by_key(|(name, _)| *name);
+    let mut entries = [const { Vec::new() }; MARKS];
+    for entry in commands::TABLE.iter().flat_map(names) {
+        entries[usize::from(mark_of(entry.0.as_bytes()))].push(entry);
+    }
     entries
 });
 
 /// The command of this name. `isMaster` is matched in any case.
 pub(crate) fn find(name: &str) -> Option<&'static CommandFacts> {
     let by_name = |wanted: &str| {
-        let place = BY_NAME.binary_search_by_key(&wanted, |(name, _)| *name).ok()?;
-        Some(BY_NAME[place].1)
+        let named = &BY_MARK[usize::from(mark_of(wanted.as_bytes()))];
+        named.iter().find(|(name, _)| *name == wanted).map(|(_, facts)| *facts)
     };
     by_name(name)
         .or_else(|| name.eq_ignore_ascii_case("isMaster").then(|| by_name("isMaster")).flatten())
@@ -364,7 +369,9 @@ mod tests {
 
     #[test]
     fn every_name_is_there_once_and_found() {
-        let mut names: Vec<_> = BY_NAME.iter().map(|(name, _)| *name).collect();
+        let mut names: Vec<_> = BY_MARK.iter().flatten().map(|(name, _)| *name).collect();
+        names.sort_unstable();
+        assert!(names.iter().all(|name| find(name).is_some()));
         let count = names.len();
         names.dedup();
         assert_eq!(names.len(), count);

@@ -113,13 +113,13 @@ impl CursorBatch {
         self.count += 1;
     }
 
-    /// The reply of a command that returns a cursor; `time` is the moment that it reads, if that was
-    /// asked for.
+    /// The reply of a command that returns a cursor. `namespace` is its full name, in parts; `time` is the moment that
+    /// it reads, if that was asked for.
     pub(crate) fn into_reply(
         self,
         name: BatchName,
         id: i64,
-        namespace: &str,
+        namespace: &[&str],
         time: Option<Timestamp>,
     ) -> Result<RawDocumentBuf, CommandError> {
         let mut reply = self.reply;
@@ -131,8 +131,9 @@ impl CursorBatch {
         reply.extend(id.to_le_bytes());
         reply.push(element::STRING);
         reply.extend(b"ns\0");
-        reply.extend((namespace.len() as i32 + 1).to_le_bytes());
-        reply.extend(namespace.as_bytes());
+        let length: usize = namespace.iter().map(|part| part.len()).sum();
+        reply.extend((length as i32 + 1).to_le_bytes());
+        namespace.iter().for_each(|part| reply.extend(part.as_bytes()));
         reply.push(0);
         if let Some(token) = &self.resume_token {
             reply.push(element::DOCUMENT);
@@ -550,7 +551,7 @@ mod tests {
             for documents in [0, 1, 12] {
                 let batch = cursor(documents, None).next_batch(name, 100).unwrap();
                 let time = (documents > 0).then_some(Timestamp { seconds: 7, increment: 9 });
-                let reply = batch.into_reply(name, i64::MIN, "db.c", time).unwrap();
+                let reply = batch.into_reply(name, i64::MIN, &["db", ".", "c"], time).unwrap();
                 let listed: Vec<_> = (0..documents).map(|n| doc! { "n": n as i32 }).collect();
                 let mut cursor = doc! { key: listed, "id": i64::MIN, "ns": "db.c" };
                 if let Some(time) = time {

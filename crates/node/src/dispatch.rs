@@ -6,6 +6,7 @@ use bson::{Bson, RawBsonRef, RawDocumentBuf};
 use quorate_protocol::Timestamp;
 use quorate_query::Meter;
 
+use crate::body::CommandBody;
 use crate::catalog::{Catalog, Collection};
 use crate::command_table::{CommandFacts, Effect};
 use crate::context::{Client, Command, Context, Outcome, Reply};
@@ -31,8 +32,8 @@ pub(crate) struct Request<'a> {
     pub(crate) node: &'a Node,
     pub(crate) context: &'a Context,
     /// The name under which it was called.
-    pub(crate) name: String,
-    pub(crate) database: String,
+    pub(crate) name: &'a str,
+    pub(crate) database: &'a str,
     pub(crate) session: Option<SessionId>,
     /// Set if it reads the data of one moment: a snapshot, what a majority has, or the newest data
     /// after a time that its client has seen.
@@ -121,15 +122,15 @@ impl Request<'_> {
 
     /// The collection that the first field names.
     pub(crate) fn namespace(&self, command: &Command) -> Result<Namespace, CommandError> {
-        match command.body.get_text(&self.name) {
-            Some(collection) => Namespace::new(&self.database, collection),
-            None => self.collection_named(command.body.get(&self.name)),
+        match command.body.first_text() {
+            Some(collection) => Namespace::new(self.database, collection),
+            None => self.collection_named(command.body.first()),
         }
     }
 
     pub(crate) fn collection_named(&self, name: Option<&Bson>) -> Result<Namespace, CommandError> {
         match name {
-            Some(Bson::String(collection)) => Namespace::new(&self.database, collection),
+            Some(Bson::String(collection)) => Namespace::new(self.database, collection),
             other => Err(fail!(
                 INVALID_NAMESPACE,
                 "collection name has invalid type {}",
@@ -182,7 +183,7 @@ fn not_found(name: &str, is_for_tests: bool) -> CommandError {
 /// Runs a command: errors become replies.
 pub(crate) fn run(node: &Node, context: &Context, command: Command) -> Outcome {
     let body = Arc::clone(&command.body);
-    let result = prepare(node, context, &command).and_then(|(facts, request)| {
+    let result = prepare(node, context, &command, &body).and_then(|(facts, request)| {
         let writes = node.replication().filter(|_| facts.effect == Effect::Writes);
         let _running = writes.map(|replication| replication.writer_runs(&context.interrupt));
         let aside = facts.effect == Effect::Writes && context.may_look_at.is_none();
@@ -247,10 +248,11 @@ fn prepare<'a>(
     node: &'a Node,
     context: &'a Context,
     command: &Command,
+    body: &'a CommandBody,
 ) -> Result<(&'static CommandFacts, Request<'a>), CommandError> {
     context.interrupt.check()?;
     let facts = admit(node, &context.client, command)?;
-    let (name, database) = (command.name(), command.database());
+    let (name, database) = (body.name(), body.database());
     generic_arguments::check(node, facts, command)?;
     check_role(node, facts.effect, database, command)?;
     check_room(node, facts)?;
@@ -280,8 +282,8 @@ fn prepare<'a>(
     let request = Request {
         node,
         context,
-        name: name.to_owned(),
-        database: database.to_owned(),
+        name,
+        database,
         session,
         moment,
         reads_at,

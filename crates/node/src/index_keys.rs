@@ -6,6 +6,8 @@
 
 use std::collections::{BTreeSet, btree_set};
 
+use bson::oid::ObjectId;
+use bson::spec::ElementType;
 use bson::{RawArray, RawBsonRef, RawDocument};
 use quorate_query::value::PathComponent;
 use quorate_query::value::RawScan;
@@ -137,6 +139,33 @@ fn append_plain_key(
     Ok(Some(all_missing))
 }
 
+/// The type of the `_id` that a document begins with, and the bytes from its value on.
+pub(crate) fn leading_id(document: &RawDocument) -> Option<(ElementType, &[u8])> {
+    let (kind, rest) = document.as_bytes().get(4..)?.split_first()?;
+    Some((ElementType::from(*kind)?, rest.strip_prefix(b"_id\0")?))
+}
+
+/// Appends the key of a document in an index of its `_id`.
+pub(crate) fn append_id_key(
+    document: &RawDocument,
+    fields: &[IndexField],
+    out: &mut Vec<u8>,
+) -> Result<(), CommandError> {
+    // Nearly every document begins with its `_id`, of one of these types.
+    let usual = leading_id(document).and_then(|(kind, bytes)| match kind {
+        ElementType::ObjectId => {
+            Some(RawBsonRef::ObjectId(ObjectId::from_bytes(*bytes.first_chunk()?)))
+        }
+        ElementType::Int32 => Some(RawBsonRef::Int32(i32::from_le_bytes(*bytes.first_chunk()?))),
+        ElementType::Int64 => Some(RawBsonRef::Int64(i64::from_le_bytes(*bytes.first_chunk()?))),
+        _ => None,
+    });
+    match (usual, fields) {
+        (Some(id), [field]) => Ok(append_raw_value(out, id, field.order)?),
+        _ => append_first_key(document, fields, out),
+    }
+}
+
 /// Puts the first key of a document in place of what was in `key`.
 pub(crate) fn first_key(
     document: &RawDocument,
@@ -148,7 +177,7 @@ pub(crate) fn first_key(
 }
 
 /// Appends the first key of a document.
-pub(crate) fn append_first_key(
+fn append_first_key(
     document: &RawDocument,
     fields: &[IndexField],
     out: &mut Vec<u8>,
@@ -399,6 +428,38 @@ mod tests {
             first_key(&raw, &fields(paths), &mut key).unwrap();
             assert_eq!(Some(&key), all.keys.first(), "{document}");
         }
+    }
+
+    #[test]
+    fn the_key_of_an_id_is_the_same_wherever_it_stands_and_whatever_it_is() {
+        let object = bson::oid::ObjectId::from_bytes([7; 12]);
+        for id in [
+            bson!(-5),
+            bson!(1_i64 << 40),
+            bson!(2.5),
+            object.into(),
+            bson!("text"),
+            bson!({"a": 1}),
+            Bson::Null,
+            bson::DateTime::from_millis(9).into(),
+        ] {
+            for document in [
+                doc! {"_id": id.clone()},
+                doc! {"_id": id.clone(), "a": 1},
+                doc! {"_ie": 4, "_id": id.clone()},
+                doc! {"a": 3, "_id": id.clone()},
+            ] {
+                let raw = RawDocumentBuf::try_from(&document).unwrap();
+                let mut key = b"before".to_vec();
+                append_id_key(&raw, &fields(&["_id"]), &mut key).unwrap();
+                let mut expected = b"before".to_vec();
+                append_value(&mut expected, &id, FieldOrder::Ascending).unwrap();
+                assert_eq!(key, expected, "{document}");
+            }
+        }
+        let mut key = Vec::new();
+        append_id_key(&RawDocumentBuf::new(), &fields(&["_id"]), &mut key).unwrap();
+        assert_eq!(Some(&key), expected(&[&[Bson::Null]]).first());
     }
 
     #[test]

@@ -56,7 +56,12 @@ impl Namespace {
 
     /// Both names with the dot between them.
     pub fn full_name(&self) -> String {
-        [self.database.as_str(), self.collection.as_str()].join(".")
+        self.parts().concat()
+    }
+
+    /// What the full name is made of.
+    pub(crate) fn parts(&self) -> [&str; 3] {
+        [&self.database, ".", &self.collection]
     }
 
     /// Whether it is its member's own business, which no other member sees.

@@ -22,7 +22,7 @@ use quorate_storage::{Bytes, Direction, KeyRange, KeyspaceId, Scan, Snapshot, Va
 
 use crate::catalog::{Collection, Ident, Index};
 use crate::error::{CommandError, ErrorCode};
-use crate::index_keys::{append_first_key, first_key};
+use crate::index_keys::{append_id_key, first_key};
 use crate::places::Places;
 
 /// The keyspaces of a member.
@@ -196,7 +196,7 @@ impl View {
         // The index is unique: its entries end with the key.
         let mut entry = Vec::with_capacity(Ident::LENGTH + USUAL_KEY_BYTES);
         entry.extend(index.ident.prefix());
-        append_first_key(document, &index.fields, &mut entry)?;
+        append_id_key(document, &index.fields, &mut entry)?;
         Ok(match self.by_id_entry(collection, index, &entry, Some(document))? {
             Some((record, Some(found))) => Some((record, found)),
             Some((record, None)) => self.record(collection, record)?.map(|found| (record, found)),

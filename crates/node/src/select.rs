@@ -2,12 +2,15 @@
 
 use std::sync::Arc;
 
-use bson::{Bson, Document, RawBsonRef, RawDocument};
+use bson::spec::ElementType;
+use bson::{Bson, Document, RawDocument};
+use quorate_protocol::bson_length::value_length;
 use quorate_query::matcher::{MatchDetails, Matcher};
 
 use crate::catalog::Collection;
 use crate::error::CommandError;
 use crate::finder::{Finder, Found, InterruptSlot, Matching};
+use crate::index_keys::leading_id;
 use crate::plan::{self, Access, Plan, Question};
 use crate::records::View;
 use crate::sort::{self, Bar, Room, SortOrder};
@@ -117,19 +120,19 @@ impl Selection {
 
 /// Whether a filter asks for the document with an `_id` and for nothing else. Then that needs no plan.
 pub(crate) fn is_plain_id(filter: &RawDocument) -> bool {
-    let mut conditions = filter.iter();
-    let (Some(Ok((name, id))), None) = (conditions.next(), conditions.next()) else { return false };
+    let Some((kind, id)) = leading_id(filter) else { return false };
     // Only these are equal to nothing but themselves, and to numbers of the same value.
     let is_plain = matches!(
-        id,
-        RawBsonRef::String(_)
-            | RawBsonRef::ObjectId(_)
-            | RawBsonRef::Int32(_)
-            | RawBsonRef::Int64(_)
-            | RawBsonRef::Binary(_)
-            | RawBsonRef::DateTime(_)
+        kind,
+        ElementType::String
+            | ElementType::ObjectId
+            | ElementType::Int32
+            | ElementType::Int64
+            | ElementType::Binary
+            | ElementType::DateTime
     );
-    name.as_str() == "_id" && is_plain
+    // Behind the value there is only the zero that ends a document.
+    is_plain && value_length(kind as u8, id).is_some_and(|length| length + 1 == id.len())
 }
 
 /// The document with this `_id`, which is all that a query asks for. The collection has an index of `_id`.
@@ -158,4 +161,41 @@ fn after<T>(
         skip = skip.saturating_sub(1);
         is_wanted
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use bson::spec::BinarySubtype;
+    use bson::{Binary, DateTime, RawDocumentBuf, bson, doc, oid::ObjectId};
+
+    use super::*;
+
+    #[test]
+    fn a_filter_is_a_plain_id_if_it_has_one_value_that_equals_itself_alone() {
+        let is_plain = |filter: &Document| is_plain_id(&RawDocumentBuf::try_from(filter).unwrap());
+        let binary = Binary { subtype: BinarySubtype::Uuid, bytes: vec![1; 16] };
+        let pattern =
+            bson::Regex { pattern: "^a".try_into().unwrap(), options: "".try_into().unwrap() };
+        let plain = [
+            bson!(1),
+            bson!(1_i64),
+            bson!("a"),
+            bson!(""),
+            ObjectId::from_bytes([0; 12]).into(),
+            DateTime::from_millis(0).into(),
+            binary.into(),
+        ];
+        for id in plain {
+            assert!(is_plain(&doc! {"_id": id.clone()}), "{id}");
+            assert!(!is_plain(&doc! {"_id": id.clone(), "a": 1}), "{id} and more");
+            assert!(!is_plain(&doc! {"a": 1, "_id": id.clone()}), "more and {id}");
+            assert!(!is_plain(&doc! {"_ic": id.clone()}) && !is_plain(&doc! {"_id.": id}));
+        }
+        let others =
+            [bson!(1.5), Bson::Null, bson!({"$gt": 1}), bson!([1]), pattern.into(), bson!(true)];
+        for other in others {
+            assert!(!is_plain(&doc! {"_id": other.clone()}), "{other}");
+        }
+        assert!(!is_plain(&doc! {}));
+    }
 }

@@ -73,7 +73,7 @@ pub(crate) fn named(
     database: &str,
     visit: &mut Visit<'_>,
 ) -> Result<(), CommandError> {
-    visit(touch(facts, database, body.get_text(body.name())))
+    visit(touch(facts, database, body.first_text()))
 }
 
 /// The collection of a cursor. Cursors of commands such as `listCollections` belong to none.

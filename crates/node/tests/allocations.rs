@@ -23,7 +23,7 @@ use support::{context, now};
 
 /// Allocations and reallocations of one insert of one document at a primary, those of the test that
 /// makes the command among them.
-const MOST_FOR_INSERT: u64 = 54;
+const MOST_FOR_INSERT: u64 = 52;
 
 /// The same of one entry of such an insert, of many that a secondary applies together.
 const MOST_FOR_APPLIED_ENTRY: u64 = 4;
@@ -35,20 +35,20 @@ const MOST_IN_SESSION: [u64; 2] = [70, 12];
 const MOST_FOR_APPLIED_UPDATE: u64 = 11;
 
 /// The same of reading one document by its `_id`.
-const MOST_FOR_POINT_READ: u64 = 24;
+const MOST_FOR_POINT_READ: u64 = 21;
 
 /// The same of changing one field of a document that is named by its `_id`.
-const MOST_FOR_UPDATE: u64 = 64;
+const MOST_FOR_UPDATE: u64 = 61;
 
 /// The same of one with a session and a number, whose results are kept.
-const MOST_FOR_RETRYABLE_UPDATE: u64 = 77;
+const MOST_FOR_RETRYABLE_UPDATE: u64 = 74;
 
 /// The same of a count with a filter, a `$group` into ten groups and a sort with a limit, each of
 /// [`SCANNED`] documents: no document costs one.
 const MOST_FOR_SCANS: [u64; 3] = [60, 270, 110];
 
 /// The same of a `hello` that another client asked for before.
-const MOST_FOR_HELLO: u64 = 10;
+const MOST_FOR_HELLO: u64 = 8;
 
 /// Documents that a scan looks at.
 const SCANNED: usize = 1000;

@@ -53,7 +53,7 @@ impl Target {
     pub(super) fn of(request: &Request<'_>, named: Option<&Bson>) -> Result<Self, CommandError> {
         let whole_database = named.and_then(whole_number) == Some(1);
         let namespace = match named {
-            _ if whole_database => Namespace::new(&request.database, WHOLE_DATABASE)?,
+            _ if whole_database => Namespace::new(request.database, WHOLE_DATABASE)?,
             named => request.collection_named(named)?,
         };
         Ok(Self { namespace, whole_database })

@@ -20,7 +20,7 @@ use crate::users::{
 const NONCE_LENGTH: usize = 24;
 
 pub(super) fn sasl_start(request: &Request<'_>, command: Command) -> Result<Outcome, CommandError> {
-    let opening = Opening::read(request, &command.body.to_document(), &request.database)?;
+    let opening = Opening::read(request, &command.body.to_document(), request.database)?;
     let mut answer = opening.start(request)?;
     answer.insert("ok", 1.0);
     reply(&answer)

@@ -33,7 +33,7 @@ pub(super) fn backup(request: &Request<'_>, _: Command) -> Result<Outcome, Comma
         let bytes = Binary { subtype: BinarySubtype::Generic, bytes: piece? };
         Ok(DocumentBytes::from(rawdoc! { "piece": bytes }))
     });
-    let namespace = Namespace::new(&request.database, "$cmd.quorateBackup")?;
+    let namespace = Namespace::new(request.database, "$cmd.quorateBackup")?;
     // The first reply comes at once; the pieces follow.
     let options = CursorOptions { batch_size: Some(0), ..CursorOptions::new(request) };
     open_cursor(request, namespace, Box::new(stream), options)

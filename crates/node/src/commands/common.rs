@@ -297,7 +297,7 @@ fn open(
     } else {
         request.node.cursors().add(cursor, request.context.now.monotonic)?
     };
-    let body = batch.into_reply(BatchName::First, id, &shown, request.at_cluster_time())?;
+    let body = batch.into_reply(BatchName::First, id, &[&shown], request.at_cluster_time())?;
     Ok(Outcome::Reply(body.into()))
 }
 
@@ -309,7 +309,7 @@ pub(super) fn open_list(
     command: &CommandBody,
 ) -> Result<Outcome, CommandError> {
     let mut options = CursorOptions::new(request);
-    let cursor = Fields::new(command, &request.name).document("cursor")?;
+    let cursor = Fields::new(command, request.name).document("cursor")?;
     if let Some(cursor) = cursor {
         options.batch_size = Fields::new(cursor, "cursor").count("batchSize")?;
     }

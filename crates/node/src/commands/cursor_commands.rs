@@ -119,7 +119,7 @@ pub(super) fn get_more(request: &Request<'_>, command: Command) -> Result<Outcom
     };
     drop(cursors);
     request.node.counters().returned(batch.count);
-    let body = batch.into_reply(BatchName::Next, id, &namespace.to_string(), None)?;
+    let body = batch.into_reply(BatchName::Next, id, &namespace.parts(), None)?;
     Ok(Outcome::Reply(body.into()))
 }
 
@@ -170,5 +170,5 @@ fn cursor_namespace(request: &Request<'_>, collection: &str) -> Result<Namespace
     if collection.is_empty() {
         return Err(fail!(INVALID_NAMESPACE, "Collection names cannot be empty"));
     }
-    Namespace::new(&request.database, collection)
+    Namespace::new(request.database, collection)
 }

@@ -189,8 +189,7 @@ pub(super) fn kill_operation(
         ));
     };
     let client = &request.context.client;
-    let kills_all =
-        Rights::of(request.node, client)?.allow(Access::ClusterAdmin, &request.database);
+    let kills_all = Rights::of(request.node, client)?.allow(Access::ClusterAdmin, request.database);
     // Users stop what they run themselves without a right.
     let by = session_owner(request.node, client).filter(|_| !kills_all);
     // An operation that is gone has stopped, which is all that was asked for.
@@ -225,7 +224,7 @@ pub(super) fn profile(request: &Request<'_>, command: Command) -> Result<Outcome
         }
         Some(other) => return Err(fields.wrong_type("filter", other, "object")),
     };
-    let database = request.database.as_str();
+    let database = request.database;
     if level.is_some_and(|level| level > 0) {
         if database == "local" {
             return Err(CommandError::bad_value("the database local cannot be profiled"));

@@ -41,7 +41,7 @@ pub(super) fn drop_database(
     request: &Request<'_>,
     command: Command,
 ) -> Result<Outcome, CommandError> {
-    if ["admin", "local", "config"].contains(&request.database.as_str()) {
+    if ["admin", "local", "config"].contains(&request.database) {
         return Err(fail!(
             ILLEGAL_OPERATION,
             "Dropping the '{}' database is prohibited.",
@@ -54,18 +54,18 @@ pub(super) fn drop_database(
     let concern = WriteConcern::parse(&command)?;
     let mut writer = request.write();
     let collections = writer.unused_collections(|writer| {
-        writer.catalog().in_database(&request.database).cloned().collect()
+        writer.catalog().in_database(request.database).cloned().collect()
     })?;
     for collection in &collections {
         writer.drop_collection(collection)?;
     }
     if !collections.is_empty() {
-        writer.log_drop_database(&request.database)?;
+        writer.log_drop_database(request.database)?;
     }
     request.node.cursors().kill_namespaces("dropped", |gone| gone.database == request.database);
     let mut answer = doc! {};
     if !collections.is_empty() {
-        answer.insert("dropped", &request.database);
+        answer.insert("dropped", request.database);
     }
     answer.insert("ok", 1.0);
     Ok(concern.reply(to_raw(&answer)?, writer.last_commit()))

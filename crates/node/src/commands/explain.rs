@@ -58,7 +58,7 @@ pub(super) fn explain(request: &Request<'_>, command: Command) -> Result<Outcome
     let Some((_, query_field)) = EXPLAINABLE.iter().find(|(known, _)| *known == facts.name) else {
         return Err(fail!(ILLEGAL_OPERATION, "Cannot explain cmd: {name}"));
     };
-    let namespace = Namespace::new(&request.database, argument.as_str().unwrap_or(""))?;
+    let namespace = Namespace::new(request.database, argument.as_str().unwrap_or(""))?;
     if name == "find" && is_view(request, &namespace) {
         let target = Target { namespace, whole_database: false };
         let stages = as_pipeline(&inner_fields)?;
@@ -141,7 +141,7 @@ fn explained(request: &Request<'_>, stage: &Bson) -> Bson {
         return stage.clone();
     };
     let catalog = request.node.catalog();
-    let namespace = Namespace::new(&request.database, from).ok();
+    let namespace = Namespace::new(request.database, from).ok();
     let collection = namespace.and_then(|namespace| catalog.get(&namespace));
     let index = collection.and_then(|collection| collection.index_on(field));
     let mut explained = doc! { "$lookup": lookup.clone() };

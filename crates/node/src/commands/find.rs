@@ -109,7 +109,7 @@ fn look_up(
     let found = select::look_up(&collection, &view, id, &request.interrupt)?;
     let batch = CursorBatch::of_one(found.as_ref().map(|found| &*found.document));
     request.node.counters().returned(batch.count);
-    let (shown, time) = (namespace.full_name(), request.at_cluster_time());
+    let (shown, time) = (namespace.parts(), request.at_cluster_time());
     Ok(Some(Outcome::Reply(batch.into_reply(BatchName::First, 0, &shown, time)?.into())))
 }
 

@@ -87,7 +87,7 @@ fn answer(request: &Request<'_>, fields: &Fields<'_>) -> Result<Outcome, Command
 }
 
 fn is_legacy(request: &Request<'_>) -> bool {
-    is_older_name(&request.name)
+    is_older_name(request.name)
 }
 
 fn is_older_name(name: &str) -> bool {

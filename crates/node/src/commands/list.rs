@@ -69,9 +69,9 @@ pub(super) fn list_collections(
     let filter = fields.document("filter")?.map(Matcher::parse).transpose()?;
     let rights = Rights::of(request.node, &request.context.client)?;
     // Without this right a client asks for the names of what it may see, and roles give that for whole databases.
-    let sees = rights.allow(Access::Look, &request.database);
+    let sees = rights.allow(Access::Look, request.database);
     let mut listed = Vec::new();
-    for collection in request.node.catalog().in_database(&request.database).filter(|_| sees) {
+    for collection in request.node.catalog().in_database(request.database).filter(|_| sees) {
         let description = describe(collection);
         // The filter sees the whole description, whatever is shown.
         if let Some(filter) = &filter
@@ -88,7 +88,7 @@ pub(super) fn list_collections(
             description
         });
     }
-    let namespace = Namespace::new(&request.database, "$cmd.listCollections")?;
+    let namespace = Namespace::new(request.database, "$cmd.listCollections")?;
     open_list(request, namespace, listed, &command.body)
 }
 

@@ -59,7 +59,7 @@ impl Sink<'_, '_> {
     }
 
     fn target(&self, database: Option<&str>, name: &str) -> Result<Namespace, CommandError> {
-        let namespace = Namespace::new(database.unwrap_or(&self.request.database), name)?;
+        let namespace = Namespace::new(database.unwrap_or(self.request.database), name)?;
         check_writable(&namespace)?;
         if let Some(found) = self.request.node.catalog().get(&namespace) {
             found.refuse_view()?;

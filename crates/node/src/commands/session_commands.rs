@@ -62,7 +62,7 @@ pub(super) fn kill(request: &Request<'_>, command: Command) -> Result<Outcome, C
 pub(super) fn kill_all(request: &Request<'_>, command: Command) -> Result<Outcome, CommandError> {
     let mut users = Vec::new();
     for item in items(request, &command)? {
-        users.push(user(&Fields::new(item, &request.name))?);
+        users.push(user(&Fields::new(item, request.name))?);
     }
     kill_where(request, |_, who| users.is_empty() || who.is_some_and(|who| users.contains(who)))
 }
@@ -74,7 +74,7 @@ pub(super) fn kill_by_pattern(
 ) -> Result<Outcome, CommandError> {
     let mut patterns = Vec::new();
     for item in items(request, &command)? {
-        patterns.push(Pattern::parse(&Fields::new(item, &request.name))?);
+        patterns.push(Pattern::parse(&Fields::new(item, request.name))?);
     }
     kill_where(request, |session, who| {
         patterns.is_empty() || patterns.iter().any(|pattern| pattern.matches(session, who))
@@ -177,10 +177,10 @@ fn items<'c>(
     request: &Request<'_>,
     command: &'c Command,
 ) -> Result<Vec<&'c Document>, CommandError> {
-    let fields = Fields::new(&command.body, &request.name);
-    let Some(Bson::Array(items)) = command.body.get(&request.name) else {
-        let given = command.body.get(&request.name).unwrap_or(&Bson::Null);
-        return Err(fields.wrong_type(&request.name, given, "array"));
+    let fields = Fields::new(&command.body, request.name);
+    let Some(Bson::Array(items)) = command.body.get(request.name) else {
+        let given = command.body.get(request.name).unwrap_or(&Bson::Null);
+        return Err(fields.wrong_type(request.name, given, "array"));
     };
     if items.len() > MAX_SESSIONS_PER_COMMAND {
         return Err(CommandError::bad_value(format!(
@@ -190,7 +190,7 @@ fn items<'c>(
     }
     let document = |item: &'c Bson| match item {
         Bson::Document(document) => Ok(document),
-        other => Err(fields.wrong_type(&request.name, other, "object")),
+        other => Err(fields.wrong_type(request.name, other, "object")),
     };
     items.iter().map(document).collect()
 }

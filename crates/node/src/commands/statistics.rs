@@ -250,7 +250,7 @@ pub(super) fn database_statistics(
     let catalog = request.node.catalog();
     let (mut totals, mut indexes, mut index_bytes) = (Totals::default(), 0, 0);
     let (mut collections, mut views) = (0, 0);
-    for collection in catalog.in_database(&request.database) {
+    for collection in catalog.in_database(request.database) {
         if collection.view.is_some() {
             views += 1;
             continue;
@@ -267,7 +267,7 @@ pub(super) fn database_statistics(
     let bytes = totals.bytes as i64;
     let average = totals.bytes.checked_div(totals.documents).unwrap_or(0);
     reply(&doc! {
-        "db": &request.database,
+        "db": request.database,
         "collections": collections,
         "views": views,
         "objects": totals.documents as i64,
@@ -430,7 +430,7 @@ pub(super) fn database_hash(
     let mut hashes = Document::new();
     let mut all = Fingerprint::default();
     let view = request.node.view();
-    for collection in request.node.catalog().in_database(&request.database) {
+    for collection in request.node.catalog().in_database(request.database) {
         let name = &collection.namespace.collection;
         if collection.namespace.is_unreplicated() && request.database != "local" {
             continue;

@@ -54,7 +54,7 @@ pub(super) fn create_user(
         "_id": format!("{}.{name}", request.database),
         "userId": writer.generator().uuid(),
         "user": name,
-        "db": &request.database,
+        "db": request.database,
         "credentials": credentials,
         "roles": roles,
     };
@@ -120,8 +120,8 @@ fn change_roles(
     command: &Command,
     change: impl FnOnce(&mut Vec<Bson>, Vec<Bson>),
 ) -> Result<Outcome, CommandError> {
-    let fields = Fields::new(&command.body, &request.name);
-    let name = fields.required_string(&request.name)?;
+    let fields = Fields::new(&command.body, request.name);
+    let name = fields.required_string(request.name)?;
     let named = roles(request, &fields)?.unwrap_or_default();
     change_user(request, command, name, |user| {
         let mut current = user.get_array("roles").cloned().unwrap_or_default();
@@ -161,7 +161,7 @@ pub(super) fn drop_user(request: &Request<'_>, command: Command) -> Result<Outco
 }
 
 pub(super) fn drop_all_users(request: &Request<'_>, _: Command) -> Result<Outcome, CommandError> {
-    let removed = remove_users(request, &doc! { "db": &request.database })?;
+    let removed = remove_users(request, &doc! { "db": request.database })?;
     reply(&doc! { "n": removed as i32, "ok": 1.0 })
 }
 
@@ -197,7 +197,7 @@ pub(super) fn users_info(request: &Request<'_>, command: Command) -> Result<Outc
                 }
             })
         }
-        Some(number) if whole_number(number) == Some(1) => Some(doc! { "db": &request.database }),
+        Some(number) if whole_number(number) == Some(1) => Some(doc! { "db": request.database }),
         Some(single) => one(single),
         None => None,
     };
@@ -251,7 +251,7 @@ fn roles(request: &Request<'_>, fields: &Fields<'_>) -> Result<Option<Vec<Bson>>
         if let Bson::Document(role) = value {
             check_known(role.keys(), "roles", &["role", "db"])?;
         }
-        let role = Role::parse(value, &request.database)
+        let role = Role::parse(value, request.database)
             .ok_or_else(|| CommandError::bad_value("a role is a name or {role, db}"))?;
         if !role.exists() {
             return Err(fail!(

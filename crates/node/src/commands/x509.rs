@@ -18,7 +18,7 @@ pub(super) fn authenticate(
     request: &Request<'_>,
     command: Command,
 ) -> Result<Outcome, CommandError> {
-    let mut answer = log_in(request, &command.body.to_document(), &request.database)?;
+    let mut answer = log_in(request, &command.body.to_document(), request.database)?;
     answer.insert("ok", 1.0);
     reply(&answer)
 }

@@ -313,7 +313,7 @@ pub(crate) fn check_target(
     command: &Command,
 ) -> Result<(), CommandError> {
     let Some(body) = &request.transaction else { return Ok(()) };
-    let Some(Bson::String(_)) = command.body.get(&request.name) else { return Ok(()) };
+    let Some(Bson::String(_)) = command.body.get(request.name) else { return Ok(()) };
     let namespace = request.namespace(command)?;
     let collection = body.collection(request.node, &request.context.interrupt, &namespace)?;
     let level = body.read_concern.get_str("level").ok();
