@@ -30,12 +30,13 @@ pub struct CommandBody {
     /// What the fields' places refer to: the document as it came, or names and embedded documents.
     bytes: Box<[u8]>,
     fields: Vec<Field>,
-    /// The name of the first field, which is asked for many times.
-    name: Box<str>,
+    /// The name of the first field, and behind it the text of `$db` if that is among the bytes: both are asked for many
+    /// times.
+    names: Box<str>,
+    /// Where the one ends and the other begins.
+    name_length: usize,
     /// The marks of all names, a bit for each. Most fields that are asked for are not there.
     marks: u64,
-    /// Where the text of `$db` is, which is asked for many times; nowhere if it is not text, or is not among the bytes.
-    database: Range<usize>,
 }
 
 /// How many marks there are.
@@ -74,7 +75,7 @@ impl From<Document> for CommandBody {
             start..bytes.len()
         };
         let mut fields = Vec::with_capacity(document.len());
-        let first = document.keys().next().map_or("", String::as_str).into();
+        let names: Box<str> = document.keys().next().map_or("", String::as_str).into();
         let mut marks = 0;
         for (name, value) in document {
             let mark = mark_of(name.as_bytes());
@@ -89,7 +90,7 @@ impl From<Document> for CommandBody {
                 value: OnceLock::from(value),
             });
         }
-        Self { bytes: bytes.into(), fields, name: first, marks, database: 0..0 }
+        Self { bytes: bytes.into(), fields, name_length: names.len(), names, marks }
     }
 }
 
@@ -116,8 +117,10 @@ impl CommandBody {
             marks |= 1_u64 << mark;
             fields.push(Field { name, mark, kind, place, value: OnceLock::new() });
         }
-        let mut body = Self { bytes, fields, name: Box::default(), marks, database };
-        body.name = body.fields.first().map_or("", |field| body.text(field)).into();
+        let text = |place: Range<usize>| std::str::from_utf8(&bytes[place]).unwrap_or_default();
+        let name = fields.first().map_or("", |field: &Field| text(field.name.clone()));
+        let (name_length, names) = (name.len(), [name, text(database)].concat().into());
+        let body = Self { bytes, fields, names, name_length, marks };
         match may_be_doubled.then(|| body.doubled()).flatten() {
             Some(name) => Err(fail!(
                 DUPLICATE_FIELD,
@@ -172,7 +175,7 @@ impl CommandBody {
 
     /// The first name, which is the command's.
     pub fn name(&self) -> &str {
-        &self.name
+        &self.names[..self.name_length]
     }
 
     /// The bytes that its documents came as.
@@ -182,10 +185,10 @@ impl CommandBody {
 
     /// The database that the command is meant for.
     pub fn database(&self) -> &str {
-        if self.database.is_empty() {
-            return self.get_text("$db").unwrap_or("admin");
+        match &self.names[self.name_length..] {
+            "" => self.get_text("$db").unwrap_or("admin"),
+            known => known,
         }
-        std::str::from_utf8(&self.bytes[self.database.clone()]).unwrap_or_default()
     }
 
     /// The text of a field, read where it came. None if there is no such field, or it is no text.
