@@ -10,8 +10,7 @@ use std::collections::BTreeMap;
 use bson::raw::{CStr, CString, RawArrayBuf};
 use bson::{Bson, Document, RawArray, RawBson, RawBsonRef, RawDocument, RawDocumentBuf};
 use quorate_query::diff::{OplogUpdate, ToldAs, apply_oplog_update, oplog_update};
-use quorate_query::update::has_numbered_arrays;
-use quorate_query::value::measure;
+use quorate_query::value::{has_numbered_arrays, measure};
 
 use crate::error::CommandError;
 use crate::fields::to_raw;

@@ -12,9 +12,8 @@
 
 use bson::{Bson, Document, RawDocument, RawDocumentBuf};
 
-use crate::update::has_numbered_items;
-use crate::value::raw_scan::RawScan;
-use crate::value::{MAX_DOCUMENT_SIZE, identical, measure};
+use crate::value::raw_scan::{RawScan, has_numbered_items};
+use crate::value::{MAX_DOCUMENT_SIZE, measure};
 
 /// The field that is in every part.
 const ID: &str = "_id";
@@ -63,16 +62,14 @@ impl<'a> Part<'a> {
     }
 
     /// The whole document, once its part has become this. None if that has no form as bytes, or is larger than a document
-    /// may be: an update of the whole tells of it. Fields that stay the same keep their bytes: no entry tells of them.
+    /// may be: an update of the whole tells of it.
     pub fn changed_to(&self, new: &Document) -> Option<RawDocumentBuf> {
         let after = RawDocumentBuf::try_from(new).ok()?;
         let mut bytes = Vec::with_capacity(self.whole.as_bytes().len() + after.as_bytes().len());
         bytes.extend([0; 4]);
         for field in RawScan::new(self.whole) {
             let name = field.name()?;
-            let versions = self.before.get(name).zip(new.get(name));
-            let stays = versions.is_some_and(|(old, new)| identical(old, new));
-            if stays || !self.before.contains_key(name) {
+            if !self.before.contains_key(name) {
                 field.append_to(&mut bytes);
             } else if let Some(changed) =
                 RawScan::new(&after).find(|changed| changed.key() == field.key())

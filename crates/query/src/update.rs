@@ -26,8 +26,8 @@ use crate::pipeline::Pipeline;
 use crate::value::size::Growth;
 use crate::value::{equal, measure};
 
-pub use self::plain::{PlainChange, PlainUpdate, has_numbered_arrays};
-pub(crate) use self::plain::{document_of, has_numbered_items, usual_depth, usual_document};
+pub use self::plain::{PlainChange, PlainUpdate};
+pub(crate) use self::plain::{document_of, usual_depth, usual_document};
 pub(crate) use self::splice::{begin as begin_document, end as end_document};
 pub use self::upsert::check_id_type;
 

@@ -23,7 +23,7 @@ pub(crate) use key::PARTS;
 pub use number::{Number, is_truthy};
 pub(crate) use path::parse_index;
 pub use path::{LeafArrays, Path, PathComponent, PathValue};
-pub use raw_scan::RawScan;
+pub use raw_scan::{RawScan, has_numbered_arrays};
 pub use size::{Measure, identical, measure};
 pub use types::{TypeBracket, TypeSet, type_name, type_name_of};
 pub use view::{ArrayRef, DocumentRef, ValueRef};

@@ -210,6 +210,38 @@ fn binary(value: &[u8]) -> Option<ValueRef<'_>> {
     Some(ValueRef::Binary { subtype, bytes })
 }
 
+/// Whether the items of all arrays in a document are numbered. Those that are not are numbered when the document is written
+/// again.
+pub fn has_numbered_arrays(document: &RawDocument) -> bool {
+    RawScan::new(document).all(has_numbered_items)
+}
+
+/// The same of a field.
+pub(crate) fn has_numbered_items(field: RawField<'_>) -> bool {
+    match (field.kind(), field.document()) {
+        (0x03, Some(inner)) => has_numbered_arrays(inner),
+        (0x04, Some(items)) => RawScan::new(items)
+            .enumerate()
+            .all(|(place, item)| is_position(item.key(), place) && has_numbered_items(item)),
+        _ => true,
+    }
+}
+
+/// Whether a name is that of an item of an array.
+pub(crate) fn is_position(name: &[u8], place: usize) -> bool {
+    let mut rest = place;
+    for (left, &digit) in name.iter().enumerate().rev() {
+        if usize::from(digit.wrapping_sub(b'0')) != rest % 10 {
+            return false;
+        }
+        rest /= 10;
+        if rest == 0 {
+            return left == 0;
+        }
+    }
+    false
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -285,6 +317,16 @@ mod tests {
                     }
                 }
             }
+        }
+    }
+
+    #[test]
+    fn items_are_known_by_their_places() {
+        for place in [0, 1, 9, 10, 11, 99, 100, 1234567] {
+            assert!(is_position(place.to_string().as_bytes(), place), "{place}");
+            assert!(!is_position(format!("0{place}").as_bytes(), place), "{place}");
+            assert!(!is_position((place + 1).to_string().as_bytes(), place), "{place}");
+            assert!(!is_position(b"", place) && !is_position(b"x", place));
         }
     }
 }
