@@ -182,11 +182,23 @@ impl Memory {
 impl Tree {
     /// Puts a version into its memtable, the size of which it returns.
     pub(crate) fn put(&self, key: Bytes, value: Option<Bytes>, stamp: Stamp) -> u64 {
+        let fills = value.is_some() && self.emptied.begin_filling(stamp.sequence);
+        self.put_into(&self.memory().active, fills, (key, value), stamp)
+    }
+
+    fn put_into(
+        &self,
+        memtable: &Memtable,
+        fills: bool,
+        (key, value): (Bytes, Option<Bytes>),
+        Stamp { sequence, shown }: Stamp,
+    ) -> u64 {
         match value {
-            Some(_) => self.emptied.fill(&key, stamp.sequence),
+            Some(_) if fills => self.emptied.fill(&key, sequence),
+            Some(_) => {}
             None => self.emptied.note_removed(&key),
         }
-        self.memory().active.put(Version { key, sequence: stamp.sequence, value }, stamp.shown)
+        memtable.put(Version { key, sequence, value }, shown)
     }
 
     /// Begins to write what a batch has for it. The caller holds the commit lock until it is written.
@@ -438,13 +450,7 @@ pub(crate) struct Writing<'t> {
 impl Writing<'_> {
     /// Puts a version into the memtable, the size of which it returns.
     pub(crate) fn put(&self, key: Bytes, value: Option<Bytes>) -> u64 {
-        let Stamp { sequence, shown } = self.stamp;
-        match value {
-            Some(_) if self.fills => self.tree.emptied.fill(&key, sequence),
-            Some(_) => {}
-            None => self.tree.emptied.note_removed(&key),
-        }
-        self.memtable.put(Version { key, sequence, value }, shown)
+        self.tree.put_into(&self.memtable, self.fills, (key, value), self.stamp)
     }
 }
 
