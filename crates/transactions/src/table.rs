@@ -410,11 +410,6 @@ impl<S: Clone + Ord> Transactions<S> {
         matches!(known, Some(Session { state: State::InProgress(_), .. }))
     }
 
-    /// Whether a transaction has claimed keys.
-    pub fn has_written(&self, id: TransactionId) -> bool {
-        self.open.get(&id).is_some_and(|open| !open.keys.is_empty())
-    }
-
     /// The host has committed a transaction: its changes, with the row that says so, are in the store.
     /// One that changed nothing leaves no row: only this value knows of it, and a primary that does not
     /// may have it repeated, which does no harm.

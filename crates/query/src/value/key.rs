@@ -38,15 +38,6 @@ impl GroupKey {
         write_value(value.into(), &mut self.0, 0);
     }
 
-    /// The key of several values in order, as for a compound `_id`.
-    pub fn of_all<'a>(values: impl IntoIterator<Item = ValueRef<'a>>) -> Self {
-        let mut bytes = Vec::new();
-        for value in values {
-            write_value(value, &mut bytes, 0);
-        }
-        Self(bytes)
-    }
-
     /// One of 64 parts that keys fall into, so that a large table of them can be many small ones.
     pub(crate) fn part(&self) -> usize {
         const FACTOR: u64 = 0x517c_c1b7_2722_0a95;
