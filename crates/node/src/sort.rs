@@ -5,14 +5,13 @@
 //! for descending fields both are the first key.
 
 use std::cell::Cell;
-use std::cmp::{self, Reverse};
-use std::collections::BinaryHeap;
+use std::cmp;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bson::{Bson, Document, RawDocument, RawDocumentBuf};
 use quorate_query::value::Path;
-use quorate_query::{Charge, Kept, Meter, sorted};
+use quorate_query::{Kept, Meter, QueryError, SortRoom, Sorter};
 use quorate_storage::key::FieldOrder;
 
 use quorate_protocol::Lock;
@@ -23,9 +22,6 @@ use crate::finder::InterruptSlot;
 use crate::index_keys::{IndexField, first_key};
 use crate::records::DocumentBytes;
 use crate::scratch::{Run, Scratch, damaged};
-
-/// How many sorted runs one sort may put aside.
-const MAX_RUNS: usize = 1000;
 
 /// The most fields of a sort.
 const MAX_SORT_FIELDS: usize = 32;
@@ -222,39 +218,40 @@ impl Room {
         let meter = Meter::default().with_interrupt(Arc::new(interrupt.clone()));
         Self { meter, scratch: None }
     }
-
-    /// Puts away what is held, in order.
-    fn put_aside<T: Sortable>(
-        &self,
-        kept: &mut BinaryHeap<Sorted<T>>,
-        runs: &mut Vec<Run>,
-    ) -> Result<(), CommandError> {
-        let exceeded = |advice: &str| {
-            let limit = self.meter.limit();
-            let message = format!("Sort exceeded memory limit of {limit} bytes; {advice}");
-            CommandError::new(ErrorCode::QUERY_EXCEEDED_MEMORY_LIMIT, message)
-        };
-        let Some(scratch) = &self.scratch else {
-            return Err(exceeded("add an index for the sort or a limit, or allow disk use"));
-        };
-        if runs.len() >= MAX_RUNS {
-            return Err(exceeded("add an index for the sort or a limit"));
-        }
-        let sorted = Kept::new(in_order(std::mem::take(kept), &self.meter)?, &self.meter);
-        let records = sorted.iter().map(|sorted| {
-            self.meter.step()?;
-            Ok(sorted.to_record())
-        });
-        runs.push(Run::keep(&**scratch, records, |file| self.meter.leave(file))?);
-        Ok(())
-    }
 }
 
-fn in_order<T: Sortable>(
-    kept: BinaryHeap<Sorted<T>>,
-    meter: &Meter,
-) -> Result<Vec<Sorted<T>>, CommandError> {
-    Ok(sorted(kept.into_vec(), Ord::cmp, meter)?)
+impl<T: Sortable> SortRoom<Sorted<T>> for Room {
+    type Error = CommandError;
+    type Run = Box<dyn Iterator<Item = Result<Sorted<T>, CommandError>> + Send>;
+
+    const NAME: &'static str = "Sort";
+
+    fn size(sorted: &Sorted<T>) -> usize {
+        sorted.size()
+    }
+
+    fn sets_aside(&self) -> bool {
+        self.scratch.is_some()
+    }
+
+    fn set_aside(&self, values: Vec<Sorted<T>>, meter: &Meter) -> Result<Self::Run, CommandError> {
+        let scratch = self.scratch.as_ref().ok_or_else(damaged)?;
+        let values = Kept::new(values, meter);
+        let records = values.iter().map(|sorted| {
+            meter.step()?;
+            Ok(sorted.to_record())
+        });
+        let run = Run::keep(&**scratch, records, |file| meter.leave(file))?;
+        Ok(Box::new(run.map(|record| Sorted::from_record(&record?).ok_or_else(damaged))))
+    }
+
+    fn outgrown(&self, _error: QueryError, limit: usize) -> CommandError {
+        let advice = if self.scratch.is_some() { "" } else { ", or allow disk use" };
+        fail!(
+            QUERY_EXCEEDED_MEMORY_LIMIT,
+            "Sort exceeded memory limit of {limit} bytes; add an index for the sort or a limit{advice}"
+        )
+    }
 }
 
 /// Sorts values by the documents they carry. With a limit only the first ones are kept. What does not
@@ -265,100 +262,23 @@ pub(crate) fn sort<T: Sortable>(
     limit: Option<usize>,
     room: &Room,
 ) -> Result<Box<dyn Iterator<Item = Result<T, CommandError>> + Send>, CommandError> {
-    // The greatest of those kept is on top, to be thrown out first.
-    let mut kept: BinaryHeap<Sorted<T>> = BinaryHeap::new();
-    let mut runs = Vec::new();
-    let limit = limit.unwrap_or(usize::MAX);
-    let mut charge = room.meter.charge();
-    let holds = (&mut kept, &mut runs, &mut charge);
-    let collected = collect(bar, values, limit, room, holds).and_then(|()| match runs.is_empty() {
-        true => Ok(()),
-        false => room.put_aside(&mut kept, &mut runs),
-    });
-    if let Err(error) = collected {
-        room.meter.leave((kept, runs, charge));
-        return Err(error);
-    }
-    if runs.is_empty() {
-        let sorted = in_order(kept, &room.meter)?.into_iter();
-        return Ok(Box::new(sorted.map(move |sorted| {
-            let _held = &charge;
-            Ok(sorted.value)
-        })));
-    }
-    Ok(Box::new(Merged::start(runs, room.meter.clone())?.take(limit)))
-}
-
-/// Keeps what may be among the first `limit` values.
-fn collect<T: Sortable>(
-    bar: &Bar,
-    values: impl Iterator<Item = Result<T, CommandError>>,
-    limit: usize,
-    room: &Room,
-    (kept, runs, charge): (&mut BinaryHeap<Sorted<T>>, &mut Vec<Run>, &mut Charge),
-) -> Result<(), CommandError> {
+    let mut sorter = Sorter::new(room.clone(), limit.unwrap_or(usize::MAX), &room.meter);
     let mut key = Vec::new();
-    for (place, value) in values.enumerate() {
+    let taken = values.enumerate().try_for_each(|(place, value)| {
         let value = value?;
         bar.order.key(value.document(), &mut key)?;
         // Of equal keys the earlier one stays. Most documents of a large collection end here.
-        if kept.len() >= limit && kept.peek().is_none_or(|greatest| key >= greatest.key) {
-            continue;
+        if sorter.bar().is_some_and(|greatest: &Sorted<T>| key >= greatest.key) {
+            return Ok(());
         }
-        let sorted = Sorted { key: key.clone(), place, value };
-        let size = sorted.size();
-        if charge.grow("Sort", size).is_err() {
-            room.put_aside(kept, runs)?;
-            charge.clear();
-            charge.grow("Sort", size)?;
-        }
-        kept.push(sorted);
-        if kept.len() > limit
-            && let Some(greatest) = kept.pop()
-        {
-            charge.shrink(greatest.size());
-        }
-        if kept.len() == limit
-            && let Some(greatest) = kept.peek()
-        {
+        sorter.take(Sorted { key: key.clone(), place, value })?;
+        if let Some(greatest) = sorter.bar() {
             bar.lower(&greatest.key);
         }
-    }
-    Ok(())
-}
-
-/// Sorted runs as one.
-struct Merged<T> {
-    runs: Vec<Run>,
-    /// The first of each run, and which run that is; the smallest is on top.
-    heads: BinaryHeap<Reverse<(Sorted<T>, usize)>>,
-    meter: Meter,
-}
-
-impl<T: Sortable> Merged<T> {
-    fn start(runs: Vec<Run>, meter: Meter) -> Result<Self, CommandError> {
-        let mut merged = Self { runs, heads: BinaryHeap::new(), meter };
-        (0..merged.runs.len()).try_for_each(|run| merged.advance(run))?;
-        Ok(merged)
-    }
-
-    fn advance(&mut self, run: usize) -> Result<(), CommandError> {
-        self.meter.step()?;
-        if let Some(record) = self.runs.get_mut(run).and_then(Iterator::next) {
-            let sorted = Sorted::from_record(&record?).ok_or_else(damaged)?;
-            self.heads.push(Reverse((sorted, run)));
-        }
         Ok(())
-    }
-}
-
-impl<T: Sortable> Iterator for Merged<T> {
-    type Item = Result<T, CommandError>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        let Reverse((first, run)) = self.heads.pop()?;
-        Some(self.advance(run).map(|()| first.value))
-    }
+    });
+    let sorted = sorter.finish(taken)?;
+    Ok(Box::new(sorted.map(|sorted| Ok(sorted?.value))))
 }
 
 #[cfg(test)]

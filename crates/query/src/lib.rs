@@ -20,6 +20,7 @@ mod error;
 
 pub mod diff;
 pub mod expression;
+mod external_sort;
 pub mod matcher;
 mod meter;
 mod part;
@@ -34,11 +35,11 @@ pub mod update;
 pub mod value;
 
 pub use error::{ErrorCode, QueryError};
+pub use external_sort::{SortRoom, Sorter};
 pub use matcher::Matcher;
 pub use meter::{Charge, Interrupt, Kept, Meter, ProcessMemory};
 pub use part::Part;
 pub use plain_delta::PlainDelta;
 pub use projection::Projection;
 pub use sort::SortPattern;
-pub use sorting::sorted;
 pub use update::{PlainChange, PlainUpdate, Update, UpdateContext};

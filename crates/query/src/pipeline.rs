@@ -88,14 +88,14 @@ pub trait Environment: Send + Sync {
         false
     }
 
-    /// Puts sorted documents aside, for instance on disk, to be read back in the same order. `None`
-    /// if that is not possible or not allowed; a `$sort` then fails at its memory limit.
+    /// Puts sorted documents aside, for instance on disk, to be read back in the same order. If that is not possible or
+    /// not allowed, a `$sort` fails at its memory limit.
     ///
     /// # Errors
     ///
     /// If they cannot be written.
-    fn set_aside(&self, _documents: Vec<Document>) -> Result<Option<Documents>, QueryError> {
-        Ok(None)
+    fn set_aside(&self, documents: Vec<Document>) -> Result<Documents, QueryError> {
+        Ok(Box::new(documents.into_iter().map(Ok)))
     }
 
     /// The documents that a stage about the server itself starts from.

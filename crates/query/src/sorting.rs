@@ -14,13 +14,9 @@ const PIECE: usize = 2048;
 /// The values in order; equal ones stay in the order in which they came.
 ///
 /// Their places are sorted, and each value is then moved once: no second copy of them takes memory, which would
-/// have to be had from the system and given back in between.
-///
-/// # Errors
-///
-/// The interrupt's, if the operation should end. What was being sorted is left to the meter then: to free
-/// it may take longer than the client should wait for its answer.
-pub fn sorted<T: Send + 'static>(
+/// have to be had from the system and given back in between. If the operation should end, what was being sorted is left to
+/// the meter: to free it may take longer than the client should wait for its answer.
+pub(crate) fn sorted<T: Send + 'static>(
     mut values: Vec<T>,
     compare: impl Fn(&T, &T) -> Ordering,
     meter: &Meter,

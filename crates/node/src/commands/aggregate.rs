@@ -30,7 +30,7 @@ use crate::fields::{Fields, to_raw, whole_number};
 use crate::finder::InterruptSlot;
 use crate::namespace::{Namespace, PROFILE_COLLECTION};
 use crate::records::{DocumentBytes, View};
-use crate::scratch::Run as PutAside;
+use crate::scratch::{Run as PutAside, damaged};
 use crate::select::Selection;
 use crate::sort::Room;
 use crate::users::users_namespace;
@@ -429,8 +429,8 @@ impl Environment for Reading {
         self.room.scratch.is_some()
     }
 
-    fn set_aside(&self, documents: Vec<Document>) -> Result<Option<Documents>, QueryError> {
-        let Some(scratch) = &self.room.scratch else { return Ok(None) };
+    fn set_aside(&self, documents: Vec<Document>) -> Result<Documents, QueryError> {
+        let scratch = self.room.scratch.as_ref().ok_or_else(damaged)?;
         let meter = &self.room.meter;
         let mut documents = documents.into_iter();
         let records = documents.by_ref().map(|document| {
@@ -442,10 +442,10 @@ impl Environment for Reading {
             meter.leave(documents);
         }
         let run = kept?;
-        Ok(Some(Box::new(run.map(|record| {
+        Ok(Box::new(run.map(|record| {
             let parsed = Document::from_reader(&record?[..]);
             parsed.map_err(|error| CommandError::from(error).into())
-        }))))
+        })))
     }
 
     fn system(&self, stage: &SystemStage) -> Result<Vec<Document>, QueryError> {

@@ -223,7 +223,7 @@ impl BucketAuto {
             sorted.push((key, document));
         }
         let order = |(left, _): &(Bson, _), (right, _): &(Bson, _)| compare(left, right);
-        let sorted = Kept::new(crate::sorted(sorted.into_inner(), order, meter)?, meter);
+        let sorted = Kept::new(crate::sorting::sorted(sorted.into_inner(), order, meter)?, meter);
         // Rounded, as the server does, and at least one document in each bucket.
         let size = ((sorted.len() as f64 / self.buckets as f64).round() as usize).max(1);
         let mut results: Vec<Document> = Vec::new();

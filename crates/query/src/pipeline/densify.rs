@@ -134,7 +134,8 @@ impl Densify {
         let order = |left: &Entry, right: &Entry| {
             compare(&left.partition, &right.partition).then_with(|| left.compare_value(right))
         };
-        let mut entries = Kept::new(crate::sorted(entries.into_inner(), order, meter)?, meter);
+        let mut entries =
+            Kept::new(crate::sorting::sorted(entries.into_inner(), order, meter)?, meter);
         let mut row = Row { densify: self, memory, made: 0, documents: Vec::new() };
         let full = ends(entries.iter());
         if entries.is_empty() && self.partition.is_empty() {

@@ -27,12 +27,6 @@ impl Memory {
     pub(super) fn hold(&mut self, bytes: usize) -> Result<(), QueryError> {
         let exceeded = ErrorCode::QUERY_EXCEEDED_MEMORY_LIMIT;
         self.charge.grow(self.stage, bytes).map_err(|error| match self.stage {
-            "$sort" if error.code() == exceeded => fail!(
-                (exceeded),
-                "Sort exceeded memory limit of {} bytes, but did not opt in to external \
-                     sorting.",
-                self.charge.meter().limit()
-            ),
             stage if error.code() == exceeded => fail!(
                 (exceeded),
                 "Exceeded memory limit for {stage}: the operation may hold {} bytes and the \

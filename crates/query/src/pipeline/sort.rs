@@ -1,20 +1,18 @@
 //! `$sort`, which keeps only as many documents as a `$limit` behind it can use, and puts aside what
 //! does not fit into memory.
 
-use std::cmp::{Ordering, Reverse};
-use std::collections::BinaryHeap;
+use std::cmp::Ordering;
 use std::sync::Arc;
 
 use bson::{Bson, Document};
 
-use super::memory::Memory;
-use super::stage::{deferred_stream, held};
-use super::{Documents, Run};
-use crate::error::{QueryError, fail};
+use super::stage::deferred_stream;
+use super::{Documents, Environment, Run};
+use crate::error::{ErrorCode, QueryError, fail};
 use crate::expression::{approximate_size, approximate_value_size};
+use crate::external_sort::{SortRoom, Sorter};
 use crate::meter::{Kept, Meter};
 use crate::sort::{SortKey, SortPattern};
-use crate::sorting::sorted;
 
 /// By which fields, and how many documents are wanted at most.
 #[derive(Clone, Debug)]
@@ -89,107 +87,65 @@ impl Ord for Entry {
 
 pub(super) fn run(stage: Arc<SortStage>, input: Documents, run: &Run) -> Documents {
     let run = run.clone();
-    deferred_stream(move || sort(stage, input, &run))
+    deferred_stream(move || sort(stage, input, run))
 }
 
 /// Sorts in memory. Documents that do not fit are put aside in sorted runs, if the environment allows it,
 /// and merged at the end.
-fn sort(sort: Arc<SortStage>, input: Documents, run: &Run) -> Result<Documents, QueryError> {
-    let limit = sort.limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
-    let mut sorter = Box::new(Sorter {
-        sort,
-        run: run.clone(),
-        limit,
-        memory: Memory::new("$sort", run),
-        kept: BinaryHeap::new(),
-        position: 0,
-        runs: Vec::new(),
+fn sort(stage: Arc<SortStage>, input: Documents, run: Run) -> Result<Documents, QueryError> {
+    let limit = stage.limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(usize::MAX);
+    let room = Aside { sort: Arc::clone(&stage), environment: run.environment };
+    let mut sorter = Sorter::new(room, limit, run.variables.meter());
+    let taken = input.zip(0..).try_for_each(|(document, position)| {
+        let entry = Entry::new(&stage, document?, position)?;
+        match sorter.bar().is_some_and(|bar| *bar <= entry) {
+            true => Ok(()),
+            false => sorter.take(entry),
+        }
     });
-    match sorter.take_all(input).and_then(|()| sorter.put_last_aside()) {
-        Ok(last) => Ok(sorter.finish(last)),
-        Err(error) => {
-            run.variables.meter().leave(sorter);
-            Err(error)
-        }
-    }
+    let sorted = sorter.finish(taken)?;
+    Ok(Box::new(sorted.map(|entry| Ok(entry?.document))))
 }
 
-/// The documents that a sort has read so far.
-struct Sorter {
+/// Where the documents of a sort go that do not fit.
+struct Aside {
     sort: Arc<SortStage>,
-    run: Run,
-    limit: usize,
-    memory: Memory,
-    /// The last in order is on top of the heap, where the limit takes it from.
-    kept: BinaryHeap<Entry>,
-    position: u64,
-    runs: Vec<Documents>,
+    environment: Arc<dyn Environment>,
 }
 
-impl Sorter {
-    fn take_all(&mut self, input: Documents) -> Result<(), QueryError> {
-        for document in input {
-            self.take(document?)?;
-        }
-        Ok(())
+impl SortRoom<Entry> for Aside {
+    type Error = QueryError;
+    type Run = Box<dyn Iterator<Item = Result<Entry, QueryError>> + Send>;
+    const NAME: &'static str = "$sort";
+
+    fn size(entry: &Entry) -> usize {
+        entry.size()
     }
 
-    fn take(&mut self, document: Document) -> Result<(), QueryError> {
-        let entry = Entry::new(&self.sort, document, self.position)?;
-        self.position += 1;
-        let full = self.kept.len() >= self.limit;
-        if full && self.kept.peek().is_none_or(|last| *last <= entry) {
-            return Ok(());
-        }
-        if let Err(outgrown) = self.memory.hold(entry.size()) {
-            self.put_aside(outgrown)?;
-            self.memory.hold(entry.size())?;
-        }
-        self.kept.push(entry);
-        if self.kept.len() > self.limit
-            && let Some(last) = self.kept.pop()
-        {
-            self.memory.release(last.size());
-        }
-        Ok(())
+    fn sets_aside(&self) -> bool {
+        self.environment.sets_aside()
     }
 
-    fn put_aside(&mut self, outgrown: QueryError) -> Result<(), QueryError> {
-        if self.runs.len() >= MAX_RUNS || !self.run.environment.sets_aside() {
-            return Err(outgrown);
-        }
-        let sorted = documents_of(std::mem::take(&mut self.kept), self.run.variables.meter())?;
-        self.runs.push(self.run.environment.set_aside(sorted)?.ok_or(outgrown)?);
-        self.memory.clear();
-        Ok(())
+    fn set_aside(&self, entries: Vec<Entry>, meter: &Meter) -> Result<Self::Run, QueryError> {
+        let run = self.environment.set_aside(documents_of(entries, meter)?)?;
+        let sort = Arc::clone(&self.sort);
+        // Equal documents of two runs come in the order of the runs.
+        Ok(Box::new(run.map(move |document| Entry::new(&sort, document?, 0))))
     }
 
-    /// The last documents in order, unless there are others: then they go where those are, since the first
-    /// document of each run needs the room.
-    fn put_last_aside(&mut self) -> Result<Vec<Document>, QueryError> {
-        let last = documents_of(std::mem::take(&mut self.kept), self.run.variables.meter())?;
-        if self.runs.is_empty() {
-            return Ok(last);
+    fn outgrown(&self, error: QueryError, limit: usize) -> QueryError {
+        match error.code() {
+            ErrorCode::QUERY_EXCEEDED_MEMORY_LIMIT => fail!(
+                QUERY_EXCEEDED_MEMORY_LIMIT,
+                "Sort exceeded memory limit of {limit} bytes, but did not opt in to external sorting."
+            ),
+            _ => error,
         }
-        self.runs.extend(self.run.environment.set_aside(last)?);
-        self.memory.clear();
-        Ok(Vec::new())
-    }
-
-    fn finish(self, last: Vec<Document>) -> Documents {
-        let (sort, runs, memory) = (self.sort, self.runs, self.memory);
-        if runs.is_empty() {
-            return held(Box::new(last.into_iter().map(Ok)), Some(memory));
-        }
-        Box::new(Merged { sort, runs, memory, heads: BinaryHeap::new(), started: false })
     }
 }
 
-/// How many sorted runs one sort may put aside.
-const MAX_RUNS: usize = 1000;
-
-fn documents_of(kept: BinaryHeap<Entry>, meter: &Meter) -> Result<Vec<Document>, QueryError> {
-    let mut entries = sorted(kept.into_vec(), Ord::cmp, meter)?.into_iter();
+fn documents_of(entries: Vec<Entry>, meter: &Meter) -> Result<Vec<Document>, QueryError> {
+    let mut entries = entries.into_iter();
     let mut documents = Kept::new(Vec::with_capacity(entries.len()), meter);
     while let Some(entry) = entries.next() {
         documents.push(entry.document);
@@ -199,46 +155,4 @@ fn documents_of(kept: BinaryHeap<Entry>, meter: &Meter) -> Result<Vec<Document>,
         }
     }
     Ok(documents.into_inner())
-}
-
-/// Sorted runs as one sorted stream. Equal documents come in the order of the runs, which is the
-/// order they came in.
-struct Merged {
-    sort: Arc<SortStage>,
-    runs: Vec<Documents>,
-    /// The memory of the heads.
-    memory: Memory,
-    /// The first document of each run; its position is the number of the run.
-    heads: BinaryHeap<Reverse<Entry>>,
-    started: bool,
-}
-
-impl Merged {
-    fn advance(&mut self, run: usize) -> Result<(), QueryError> {
-        if let Some(document) = self.runs.get_mut(run).and_then(Iterator::next) {
-            let entry = Entry::new(&self.sort, document?, run as u64)?;
-            self.memory.hold(entry.size())?;
-            self.heads.push(Reverse(entry));
-        }
-        Ok(())
-    }
-
-    fn step(&mut self) -> Result<Option<Document>, QueryError> {
-        if !self.started {
-            self.started = true;
-            (0..self.runs.len()).try_for_each(|run| self.advance(run))?;
-        }
-        let Some(Reverse(first)) = self.heads.pop() else { return Ok(None) };
-        self.memory.release(first.size());
-        self.advance(first.position as usize)?;
-        Ok(Some(first.document))
-    }
-}
-
-impl Iterator for Merged {
-    type Item = Result<Document, QueryError>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        self.step().transpose()
-    }
 }

@@ -53,10 +53,6 @@ impl Environment for Spacious {
         true
     }
 
-    fn set_aside(&self, documents: Vec<Document>) -> Result<Option<Documents>, QueryError> {
-        Ok(Some(Box::new(documents.into_iter().map(Ok))))
-    }
-
     fn system(&self, stage: &SystemStage) -> Result<Vec<Document>, QueryError> {
         self.0.system(stage)
     }

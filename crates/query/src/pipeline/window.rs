@@ -160,7 +160,8 @@ impl WindowStage {
             compare(&left.partition, &right.partition)
                 .then_with(|| self.sort.compare(&left.key, &right.key))
         };
-        let mut entries = Kept::new(crate::sorted(entries.into_inner(), order, meter)?, meter);
+        let mut entries =
+            Kept::new(crate::sorting::sorted(entries.into_inner(), order, meter)?, meter);
         let mut finished = Kept::new(Vec::with_capacity(entries.len()), meter);
         for partition in
             entries.chunk_by_mut(|left, right| compare(&left.partition, &right.partition).is_eq())
