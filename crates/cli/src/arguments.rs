@@ -7,7 +7,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Arg, ArgAction, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use quorate_protocol::{ReadPreferenceMode, ServerAddress};
 
 use crate::backup::BackupArguments;
@@ -42,52 +42,36 @@ Exit codes: 0 fine, 1 a problem was found, 2 misuse.";
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Say what is wrong, why it matters, and what to type.
-    #[command(after_help = DoctorArguments::EXAMPLES)]
     Doctor(DoctorArguments),
     /// Look once: who leads, who follows, who is missing.
-    #[command(after_help = StatusArguments::EXAMPLES)]
     Status(StatusArguments),
     /// Watch the live topology of a deployment.
-    #[command(after_help = WatchArguments::EXAMPLES)]
     Watch(WatchArguments),
     /// Replay a recording through the same core, step by step.
-    #[command(after_help = ReplayArguments::EXAMPLES)]
     Replay(ReplayArguments),
     /// Send one command to the server that suits it, and print the reply.
-    #[command(after_help = RunArguments::EXAMPLES)]
     Run(RunArguments),
     /// Send commands one after the other, with history and completion.
-    #[command(after_help = ShellArguments::EXAMPLES)]
     Shell(ShellArguments),
     /// Follow the changes of a deployment, a database or a collection.
-    #[command(after_help = TailArguments::EXAMPLES)]
     Tail(TailArguments),
     /// Say what a resume token is, and whether a deployment can still resume from it.
-    #[command(after_help = TokenArguments::EXAMPLES)]
     Token(TokenArguments),
     /// Write every collection into files, as mongodump does.
-    #[command(after_help = DumpArguments::EXAMPLES)]
     Dump(DumpArguments),
     /// Write the collections of a dump into a deployment.
-    #[command(after_help = RestoreArguments::EXAMPLES)]
     Restore(RestoreArguments),
     /// Copy a running member to a directory that opens as it is.
-    #[command(after_help = BackupArguments::EXAMPLES)]
     Backup(BackupArguments),
     /// Write one collection as JSON lines or CSV.
-    #[command(after_help = ExportArguments::EXAMPLES)]
     Export(ExportArguments),
     /// Read documents from JSON or CSV into a collection.
-    #[command(after_help = ImportArguments::EXAMPLES)]
     Import(ImportArguments),
     /// Run a real replica set on this machine, one process per member.
-    #[command(after_help = UpArguments::EXAMPLES)]
     Up(UpArguments),
     /// Stop a set that quorate up started.
-    #[command(after_help = DownArguments::EXAMPLES)]
     Down(DownArguments),
     /// List the sets that quorate up runs on this machine.
-    #[command(after_help = ListArguments::EXAMPLES)]
     List(ListArguments),
     /// Start one member of a set that quorate up runs.
     #[command(after_help = MemberArguments::START)]
@@ -99,63 +83,61 @@ pub(crate) enum Command {
     #[command(after_help = MemberArguments::RESTART)]
     Restart(MemberArguments),
     /// Let another member lead, as planned, and measure how long writes stop.
-    #[command(after_help = SwitchoverArguments::EXAMPLES)]
     Switchover(SwitchoverArguments),
     /// Forecast what happens if members go, or the configuration changes.
-    #[command(after_help = WhatIfArguments::EXAMPLES)]
     WhatIf(WhatIfArguments),
     /// Break a set on purpose and measure how long writes stop.
-    #[command(after_help = DrillArguments::EXAMPLES)]
     Drill(DrillArguments),
     /// Break a set while clients work, and judge what they were told.
-    #[command(after_help = ProveArguments::EXAMPLES)]
     Prove(ProveArguments),
     /// Run one member: a document database that every driver can talk to.
-    #[command(after_help = ServeArguments::EXAMPLES)]
     Serve(Box<ServeArguments>),
     /// Print the completions of a shell.
-    #[command(after_help = CompletionsArguments::EXAMPLES)]
     Completions(CompletionsArguments),
     /// Print the manual page, in troff.
-    #[command(after_help = ManArguments::EXAMPLES)]
     Man(ManArguments),
 }
 
 impl Arguments {
-    /// Whether the data is to be JSON lines.
-    pub(crate) fn json(&self) -> bool {
-        match &self.command {
-            Some(Command::Doctor(doctor)) => doctor.json,
-            Some(Command::Replay(replay)) => replay.json,
-            Some(Command::Run(run)) => run.json,
-            Some(Command::Shell(shell)) => shell.json,
-            Some(Command::Tail(tail)) => tail.json,
-            Some(Command::Token(token)) => token.json,
-            Some(Command::Backup(backup)) => backup.json,
-            Some(Command::Dump(dump)) => dump.json,
-            Some(Command::Restore(restore)) => restore.json,
-            Some(Command::Import(import)) => import.json,
-            Some(Command::Watch(watch)) => watch.json,
-            Some(Command::Serve(serve)) => serve.json,
-            Some(Command::Up(up)) => up.json,
-            Some(Command::Down(down)) => down.json,
-            Some(Command::Drill(drill)) => drill.json,
-            Some(Command::Prove(prove)) => prove.json,
-            Some(Command::Status(status)) => status.json,
-            Some(Command::WhatIf(what_if)) => what_if.json,
-            Some(Command::List(list)) => list.json,
-            Some(Command::Start(member) | Command::Stop(member) | Command::Restart(member)) => {
-                member.json
-            }
-            Some(Command::Switchover(switchover)) => switchover.json,
-            None | Some(Command::Export(_) | Command::Completions(_) | Command::Man(_)) => false,
-        }
+    /// All definitions.
+    pub(crate) fn definitions() -> clap::Command {
+        Self::command().mut_subcommands(|command| match command.get_name() {
+            // Their data has a form of its own.
+            "export" | "completions" | "man" => command,
+            "status" => command.arg(json().help("Print one JSON object")),
+            "replay" => command.arg(
+                json().help("Print one JSON object per line; t_ns is the time in the recording"),
+            ),
+            _ => command.arg(json()),
+        })
     }
+
+    /// Reads the command line, and whether the data is to be JSON lines. Ends the process if that, `--help` or `--version`
+    /// is all there is to do.
+    pub(crate) fn read() -> (Self, bool) {
+        let given = Self::definitions().get_matches();
+        let json = given.subcommand().and_then(|(_, given)| given.try_get_one("json").ok()?);
+        let json = json.copied().unwrap_or_default();
+        (Self::from_arg_matches(&given).unwrap_or_else(|error| error.exit()), json)
+    }
+}
+
+/// The flag `--json`.
+pub(crate) fn json() -> Arg {
+    let help = "Print one JSON object per line";
+    Arg::new("json").long("json").help(help).action(ArgAction::SetTrue)
 }
 
 /// `quorate doctor`.
 #[derive(Debug, Args)]
-#[command(group(clap::ArgGroup::new("patient").required(true).args(["uri", "error"])))]
+#[command(group(clap::ArgGroup::new("patient").required(true).args(["uri", "error"])), after_help = "\
+Examples:
+  quorate doctor 'mongodb://localhost:27017/?replicaSet=rs0'
+  quorate doctor --error 'connect ECONNREFUSED ::1:27017'
+  node app.js 2>&1 | quorate doctor --error -
+
+A deployment with a problem ends in code 1. A message that is recognised ends in code 0, any other
+in code 1. Each stage takes at most 5 s, or connectTimeoutMS of the connection string.")]
 pub(crate) struct DoctorArguments {
     /// The connection string of the deployment to examine.
     #[arg(value_name = "URI")]
@@ -163,24 +145,18 @@ pub(crate) struct DoctorArguments {
     /// Diagnose this message of a driver, without a network; - reads stdin.
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     pub(crate) error: Option<String>,
-    /// Print one JSON object per line.
-    #[arg(long)]
-    pub(crate) json: bool,
-}
-
-impl DoctorArguments {
-    const EXAMPLES: &str = "\
-Examples:
-  quorate doctor 'mongodb://localhost:27017/?replicaSet=rs0'
-  quorate doctor --error 'connect ECONNREFUSED ::1:27017'
-  node app.js 2>&1 | quorate doctor --error -
-
-A deployment with a problem ends in code 1. A message that is recognised ends in code 0, any other
-in code 1. Each stage takes at most 5 s, or connectTimeoutMS of the connection string.";
 }
 
 /// `quorate tail`.
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  quorate tail 'mongodb://localhost:27017/?replicaSet=rs0'
+  quorate tail 'mongodb://localhost:27017/?replicaSet=rs0' shop.orders --since 15m
+  quorate tail 'mongodb://localhost:27017/?replicaSet=rs0' shop --resume-file orders.place --json
+
+The feed goes on through failovers. A feed that is killed goes on after the last change that it has
+printed and stored; that one may be printed again, and none is left out.")]
 pub(crate) struct TailArguments {
     /// The connection string of the deployment.
     #[arg(value_name = "URI")]
@@ -194,25 +170,21 @@ pub(crate) struct TailArguments {
     /// Go on where this file says, and keep in it how far the feed has come.
     #[arg(long, value_name = "FILE")]
     pub(crate) resume_file: Option<PathBuf>,
-    /// Print one JSON object per line.
-    #[arg(long)]
-    pub(crate) json: bool,
-}
-
-impl TailArguments {
-    const EXAMPLES: &str = "\
-Examples:
-  quorate tail 'mongodb://localhost:27017/?replicaSet=rs0'
-  quorate tail 'mongodb://localhost:27017/?replicaSet=rs0' shop.orders --since 15m
-  quorate tail 'mongodb://localhost:27017/?replicaSet=rs0' shop --resume-file orders.place --json
-
-The feed goes on through failovers. A feed that is killed goes on after the last change that it has
-printed and stored; that one may be printed again, and none is left out.";
 }
 
 /// `quorate watch`.
 #[derive(Debug, Args)]
-#[command(group(clap::ArgGroup::new("whom").required(true).args(["uri", "fleet"])))]
+#[command(group(clap::ArgGroup::new("whom").required(true).args(["uri", "fleet"])), after_help = "\
+Examples:
+  quorate watch 'mongodb://localhost:27017/?replicaSet=rs0'
+  quorate watch --json 'mongodb://a,b,c/?replicaSet=rs0' | jq 'select(.event == \"topology\")'
+  quorate watch --record incident.jsonl 'mongodb://a,b,c/?replicaSet=rs0'
+  quorate watch --web 8080 'mongodb://a,b,c/?replicaSet=rs0'
+  quorate watch --fleet deployments.txt
+  quorate watch --metrics 0.0.0.0:9216 --metrics-token token 'mongodb://a,b,c/?replicaSet=rs0'
+
+On a terminal the deployment is drawn: ? shows the keys, q leaves. Elsewhere, and with --json, each
+change is told in a line with its reason. Ctrl-C or SIGTERM ends it.")]
 pub(crate) struct WatchArguments {
     /// The connection string of the deployment.
     #[arg(value_name = "URI")]
@@ -242,27 +214,18 @@ pub(crate) struct WatchArguments {
     /// Ask clients of the metrics for a certificate of these authorities.
     #[arg(long, value_name = "FILE", requires = "metrics_cert")]
     pub(crate) metrics_ca: Option<PathBuf>,
-    /// Print one JSON object per line.
-    #[arg(long)]
-    pub(crate) json: bool,
-}
-
-impl WatchArguments {
-    const EXAMPLES: &str = "\
-Examples:
-  quorate watch 'mongodb://localhost:27017/?replicaSet=rs0'
-  quorate watch --json 'mongodb://a,b,c/?replicaSet=rs0' | jq 'select(.event == \"topology\")'
-  quorate watch --record incident.jsonl 'mongodb://a,b,c/?replicaSet=rs0'
-  quorate watch --web 8080 'mongodb://a,b,c/?replicaSet=rs0'
-  quorate watch --fleet deployments.txt
-  quorate watch --metrics 0.0.0.0:9216 --metrics-token token 'mongodb://a,b,c/?replicaSet=rs0'
-
-On a terminal the deployment is drawn: ? shows the keys, q leaves. Elsewhere, and with --json, each
-change is told in a line with its reason. Ctrl-C or SIGTERM ends it.";
 }
 
 /// `quorate replay`.
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  quorate replay incident.jsonl
+  quorate replay --json incident.jsonl | jq 'select(.event == \"topology\")'
+  quorate replay --screen incident.jsonl
+  quorate replay --html incident.jsonl > incident.html
+
+The same file gives the same output, to the byte, on any machine at any time.")]
 pub(crate) struct ReplayArguments {
     /// The recording, as `quorate watch --record` writes it; - reads stdin.
     #[arg(value_name = "FILE")]
@@ -274,24 +237,15 @@ pub(crate) struct ReplayArguments {
     /// Show it on the terminal, step by step, back and forth.
     #[arg(long, conflicts_with_all = ["json", "html"])]
     pub(crate) screen: bool,
-    /// Print one JSON object per line; t_ns is the time in the recording.
-    #[arg(long)]
-    pub(crate) json: bool,
-}
-
-impl ReplayArguments {
-    const EXAMPLES: &str = "\
-Examples:
-  quorate replay incident.jsonl
-  quorate replay --json incident.jsonl | jq 'select(.event == \"topology\")'
-  quorate replay --screen incident.jsonl
-  quorate replay --html incident.jsonl > incident.html
-
-The same file gives the same output, to the byte, on any machine at any time.";
 }
 
 /// `quorate run`.
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  quorate run 'mongodb://localhost:27017' '{ping: 1}'
+  quorate run 'mongodb://localhost:27017/shop' '{find: \"orders\", filter: {paid: false}, limit: 5}'
+  quorate run 'mongodb://a,b,c/?replicaSet=rs0' '{hello: 1}' --read-preference secondary")]
 pub(crate) struct RunArguments {
     /// The connection string of the deployment.
     #[arg(value_name = "URI")]
@@ -305,22 +259,24 @@ pub(crate) struct RunArguments {
     /// The database; otherwise that of the connection string, otherwise admin.
     #[arg(long, value_name = "NAME")]
     pub(crate) database: Option<String>,
-    /// Print one JSON object per line.
-    #[arg(long)]
-    pub(crate) json: bool,
-}
-
-impl RunArguments {
-    const EXAMPLES: &str = "\
-Examples:
-  quorate run 'mongodb://localhost:27017' '{ping: 1}'
-  quorate run 'mongodb://localhost:27017/shop' '{find: \"orders\", filter: {paid: false}, limit: 5}'
-  quorate run 'mongodb://a,b,c/?replicaSet=rs0' '{hello: 1}' --read-preference secondary";
 }
 
 /// `quorate up`.
 #[derive(Debug, Args)]
-#[command(group(clap::ArgGroup::new("place").args(["data", "memory"])))]
+#[command(group(clap::ArgGroup::new("place").args(["data", "memory"])), after_help = "\
+Examples:
+  quorate up
+  quorate up --members 5 --data ./set
+  quorate up --port 0 --json | jq -r 'select(.event == \"ready\").uri'
+  quorate up --detach && quorate drill --kill 'mongodb://127.0.0.1:27017/?replicaSet=rs0'
+  quorate up --web 8080 --workload
+  quorate up --port 0 --auth -- pytest -q
+
+Ready means that a majority acknowledged a write that went through a replica-set client. A taken port
+is moved past. Ctrl-C or SIGTERM stops every member; a member that dies is reported.
+
+A command after -- has stdin and stdout to itself, and gets Ctrl-C and SIGTERM first. One that cannot
+be found ends in code 127, one that cannot be run in 126, one ended by signal N in 128 + N.")]
 pub(crate) struct UpArguments {
     /// How many members hold data, 1 to 7. Together with the arbiters they are at most 7.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=7))]
@@ -365,9 +321,6 @@ pub(crate) struct UpArguments {
     /// Be the keeper of a detached set, whose output goes to this file.
     #[arg(long, value_name = "FILE", hide = true, conflicts_with = "detach")]
     pub(crate) keeper_log: Option<PathBuf>,
-    /// Print one JSON object per line.
-    #[arg(long)]
-    pub(crate) json: bool,
     /// Run this command with QUORATE_URI and MONGODB_URI in its environment. The set ends with it,
     /// and its exit code is passed on.
     #[arg(last = true, value_name = "COMMAND", conflicts_with_all = ["detach", "keeper_log"])]
@@ -375,21 +328,6 @@ pub(crate) struct UpArguments {
 }
 
 impl UpArguments {
-    const EXAMPLES: &str = "\
-Examples:
-  quorate up
-  quorate up --members 5 --data ./set
-  quorate up --port 0 --json | jq -r 'select(.event == \"ready\").uri'
-  quorate up --detach && quorate drill --kill 'mongodb://127.0.0.1:27017/?replicaSet=rs0'
-  quorate up --web 8080 --workload
-  quorate up --port 0 --auth -- pytest -q
-
-Ready means that a majority acknowledged a write that went through a replica-set client. A taken port
-is moved past. Ctrl-C or SIGTERM stops every member; a member that dies is reported.
-
-A command after -- has stdin and stdout to itself, and gets Ctrl-C and SIGTERM first. One that cannot
-be found ends in code 127, one that cannot be run in 126, one ended by signal N in 128 + N.";
-
     /// How many processes there are.
     pub(crate) fn processes(&self) -> usize {
         usize::from(self.members) + usize::from(self.arbiters)
@@ -414,7 +352,6 @@ impl Default for UpArguments {
             web: Some(SocketAddr::from((Ipv4Addr::LOCALHOST, DEFAULT_PAGE_PORT))),
             workload: true,
             keeper_log: None,
-            json: false,
             command: Vec::new(),
         }
     }
@@ -467,6 +404,14 @@ fn page_address(text: &str) -> Result<SocketAddr, String> {
 
 /// `quorate down`.
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  quorate down
+  quorate down --name rs0
+  quorate down --port 27020
+  quorate down --all
+
+Every member ends cleanly and is reported. Without a choice, the only set that runs is stopped.")]
 pub(crate) struct DownArguments {
     /// The name of the set.
     #[arg(long, value_name = "NAME")]
@@ -480,24 +425,17 @@ pub(crate) struct DownArguments {
     /// Stop every set that matches, not only one.
     #[arg(long)]
     pub(crate) all: bool,
-    /// Print one JSON object per line.
-    #[arg(long)]
-    pub(crate) json: bool,
-}
-
-impl DownArguments {
-    const EXAMPLES: &str = "\
-Examples:
-  quorate down
-  quorate down --name rs0
-  quorate down --port 27020
-  quorate down --all
-
-Every member ends cleanly and is reported. Without a choice, the only set that runs is stopped.";
 }
 
 /// `quorate switchover`.
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  quorate switchover 'mongodb://a,b,c/?replicaSet=rs0' --to b:27017
+  quorate switchover --yes --max-gap 2s 'mongodb://a,b,c/?replicaSet=rs0' --to b:27017
+
+The other members are kept from standing while the primary hands over, and may stand again afterwards.
+Ends in code 1 if another member leads then, past the limit, or after any loss.")]
 pub(crate) struct SwitchoverArguments {
     /// The connection string of the set.
     #[arg(value_name = "URI")]
@@ -511,24 +449,20 @@ pub(crate) struct SwitchoverArguments {
     /// Do not ask before acting on a set that quorate up did not start.
     #[arg(long)]
     pub(crate) yes: bool,
-    /// Print one JSON object per line.
-    #[arg(long)]
-    pub(crate) json: bool,
-}
-
-impl SwitchoverArguments {
-    const EXAMPLES: &str = "\
-Examples:
-  quorate switchover 'mongodb://a,b,c/?replicaSet=rs0' --to b:27017
-  quorate switchover --yes --max-gap 2s 'mongodb://a,b,c/?replicaSet=rs0' --to b:27017
-
-The other members are kept from standing while the primary hands over, and may stand again afterwards.
-Ends in code 1 if another member leads then, past the limit, or after any loss.";
 }
 
 /// `quorate serve`.
 #[derive(Debug, Args)]
-#[command(group(clap::ArgGroup::new("store").args(["data", "memory"])))]
+#[command(group(clap::ArgGroup::new("store").args(["data", "memory"])), after_help = "\
+Examples:
+  quorate serve --data ./data
+  quorate serve --memory --port 0 --json
+  quorate serve --print-config > quorate.toml && quorate serve --config quorate.toml
+  quorate serve --data ./data --bind 0.0.0.0 --auth --tls-cert server.pem
+  quorate serve --data ./data --replset rs0 --keyfile ./key
+
+The connection string is printed once connections are taken. Ctrl-C or SIGTERM lets running commands
+finish, syncs and ends.")]
 pub(crate) struct ServeArguments {
     /// Take options from this TOML file, or from one of mongod (.yml, .yaml, .conf); those given here win.
     #[arg(short = 'f', long, value_name = "FILE")]
@@ -625,22 +559,6 @@ pub(crate) struct ServeArguments {
     /// SIGUSR1 cuts this member off from its set, SIGUSR2 joins it again.
     #[arg(long, hide = true)]
     pub(crate) breakable: bool,
-    /// Print one JSON object per line.
-    #[arg(long)]
-    pub(crate) json: bool,
-}
-
-impl ServeArguments {
-    const EXAMPLES: &str = "\
-Examples:
-  quorate serve --data ./data
-  quorate serve --memory --port 0 --json
-  quorate serve --print-config > quorate.toml && quorate serve --config quorate.toml
-  quorate serve --data ./data --bind 0.0.0.0 --auth --tls-cert server.pem
-  quorate serve --data ./data --replset rs0 --keyfile ./key
-
-The connection string is printed once connections are taken. Ctrl-C or SIGTERM lets running commands
-finish, syncs and ends.";
 }
 
 fn tls_mode_names() -> clap::builder::PossibleValuesParser {
@@ -650,11 +568,10 @@ fn tls_mode_names() -> clap::builder::PossibleValuesParser {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
 
     #[test]
     fn the_definitions_do_not_contradict_each_other() {
-        Arguments::command().debug_assert();
+        Arguments::definitions().debug_assert();
     }
 
     #[test]
@@ -679,7 +596,7 @@ mod tests {
 
     #[test]
     fn every_command_shows_examples() {
-        for command in Arguments::command().get_subcommands() {
+        for command in Arguments::definitions().get_subcommands() {
             let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
             let example = format!("Examples:\n  quorate {}", command.get_name());
             assert!(help.starts_with(&example), "{}: {help}", command.get_name());

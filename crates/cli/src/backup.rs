@@ -32,6 +32,15 @@ const BATCH_BYTES: usize = 8 << 20;
 
 /// `quorate backup`.
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  quorate backup 'mongodb://localhost:27017/?replicaSet=rs0' ./monday
+  quorate backup --forward 'mongodb://localhost:27017/?replicaSet=rs0' ./monday
+  quorate backup --forward --until 1763251200 'mongodb://localhost:27017/?replicaSet=rs0' ./monday
+  quorate serve --data ./monday --replset rs0
+
+The member goes on meanwhile, and the backup is of one moment. The directory has everything, users
+and indexes too, and opens as it is. It takes a user with the role root, and a Quorate server.")]
 pub(crate) struct BackupArguments {
     /// The connection string of the deployment. A secondary is copied if there is one, unless the
     /// string names a read preference or one member (directConnection=true).
@@ -47,21 +56,6 @@ pub(crate) struct BackupArguments {
     /// second.
     #[arg(long, value_name = "SECONDS[:N]", value_parser = moment, requires = "forward")]
     pub(crate) until: Option<Timestamp>,
-    /// Print one JSON object per line.
-    #[arg(long)]
-    pub(crate) json: bool,
-}
-
-impl BackupArguments {
-    pub(crate) const EXAMPLES: &str = "\
-Examples:
-  quorate backup 'mongodb://localhost:27017/?replicaSet=rs0' ./monday
-  quorate backup --forward 'mongodb://localhost:27017/?replicaSet=rs0' ./monday
-  quorate backup --forward --until 1763251200 'mongodb://localhost:27017/?replicaSet=rs0' ./monday
-  quorate serve --data ./monday --replset rs0
-
-The member goes on meanwhile, and the backup is of one moment. The directory has everything, users
-and indexes too, and opens as it is. It takes a user with the role root, and a Quorate server.";
 }
 
 /// Backs up, or goes forward.
@@ -102,7 +96,7 @@ async fn back_up(
     }
     let tally = Arc::new(Tally::default());
     let work = receive(arguments, client, &tally);
-    let (bytes, last) = tally.shown(arguments.json, work).await?;
+    let (bytes, last) = tally.shown(screen.is_json(), work).await?;
     let took = began.elapsed();
     let place = arguments.directory.display().to_string();
     let last_entry = last.map(shown);

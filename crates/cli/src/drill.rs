@@ -91,7 +91,6 @@ struct Plan<'a> {
     to: Option<&'a ServerAddress>,
     max_gap: Option<Duration>,
     yes: bool,
-    json: bool,
 }
 
 /// Breaks the set, measures, and mends it.
@@ -102,7 +101,6 @@ pub(crate) fn run(arguments: &DrillArguments, screen: &mut Screen) -> Result<Out
         to: None,
         max_gap: arguments.max_gap,
         yes: arguments.yes,
-        json: arguments.json,
     };
     let (mut outcome, mut score) = (Outcome::Fine, Score::default());
     for _ in 0..arguments.times {
@@ -127,7 +125,6 @@ pub(crate) fn switch_over(
         to: Some(&arguments.to),
         max_gap: arguments.max_gap,
         yes: arguments.yes,
-        json: arguments.json,
     };
     carry_out(&plan, screen).map(|(outcome, _)| outcome)
 }
@@ -160,7 +157,7 @@ async fn drill(
     database: &str,
     screen: &mut Screen,
 ) -> Result<(Outcome, Option<Scored>), Failure> {
-    let mut progress = Progress::new(plan.json);
+    let mut progress = Progress::new(screen.is_json());
     let primary = find_primary(plan, uri, client, &mut progress).await?;
     if plan.to == Some(primary.address()) {
         screen.event("leads_already", json!({"primary": primary.address().as_str()}))?;

@@ -35,7 +35,15 @@ const NOT_DUMPED: [&str; 2] = ["local", "config"];
 
 /// `quorate dump`.
 #[derive(Debug, Args)]
-#[command(group(clap::ArgGroup::new("target").required(true).args(["directory", "archive"])))]
+#[command(group(clap::ArgGroup::new("target").required(true).args(["directory", "archive"])), after_help = "\
+Examples:
+  quorate dump 'mongodb://localhost:27017/?replicaSet=rs0' ./dump
+  quorate dump --oplog --gzip 'mongodb://localhost:27017/?replicaSet=rs0' ./dump
+  quorate dump --only shop.orders --archive - 'mongodb://localhost' | ssh other quorate restore --archive - 'mongodb://localhost'
+
+The files are those of mongodump, and mongorestore reads them. Users, and the databases local and
+config, are left out. Without --oplog, each collection is as it was while it was read.
+A dump into a directory that was killed may be run again: it keeps the collections that were whole.")]
 pub(crate) struct DumpArguments {
     /// The connection string of the deployment.
     #[arg(value_name = "URI")]
@@ -59,21 +67,6 @@ pub(crate) struct DumpArguments {
     /// How many collections to read at once, 1 to 64.
     #[arg(long, value_name = "N", default_value_t = DEFAULT_JOBS, value_parser = clap::value_parser!(u8).range(1..=64))]
     pub(crate) jobs: u8,
-    /// Print one JSON object per line.
-    #[arg(long)]
-    pub(crate) json: bool,
-}
-
-impl DumpArguments {
-    pub(crate) const EXAMPLES: &str = "\
-Examples:
-  quorate dump 'mongodb://localhost:27017/?replicaSet=rs0' ./dump
-  quorate dump --oplog --gzip 'mongodb://localhost:27017/?replicaSet=rs0' ./dump
-  quorate dump --only shop.orders --archive - 'mongodb://localhost' | ssh other quorate restore --archive - 'mongodb://localhost'
-
-The files are those of mongodump, and mongorestore reads them. Users, and the databases local and
-config, are left out. Without --oplog, each collection is as it was while it was read.
-A dump into a directory that was killed may be run again: it keeps the collections that were whole.";
 }
 
 pub(crate) fn run(arguments: &DumpArguments, screen: &mut Screen) -> Result<Outcome, Failure> {
@@ -126,7 +119,7 @@ async fn dump(
     let target = Target::open(arguments, &found.collections, left.as_ref(), start)?;
     let work = write_all(arguments, client, &target, found.collections, left, &tally);
     let Written { collections, kept, documents, bytes } =
-        tally.shown(arguments.json || target.is_stdout(), work).await?;
+        tally.shown(screen.is_json() || target.is_stdout(), work).await?;
     let changes = match start {
         Some(start) => Some(history::write(client, &target, start, &arguments.uri).await?),
         None => None,

@@ -43,6 +43,13 @@ impl Format {
 
 /// `quorate export`.
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  quorate export 'mongodb://localhost:27017' shop.orders orders.jsonl
+  quorate export 'mongodb://localhost:27017' shop.orders --query '{paid: false}' | jq .total
+  quorate export 'mongodb://localhost:27017' shop.orders orders.csv --fields _id,customer.name,total
+
+A file is complete or not there. quorate dump keeps indexes and options too.")]
 pub(crate) struct ExportArguments {
     /// The connection string of the deployment.
     #[arg(value_name = "URI")]
@@ -71,16 +78,6 @@ pub(crate) struct ExportArguments {
     /// Write the type of every number and date, so that import gives the same to the byte.
     #[arg(long)]
     pub(crate) canonical: bool,
-}
-
-impl ExportArguments {
-    pub(crate) const EXAMPLES: &str = "\
-Examples:
-  quorate export 'mongodb://localhost:27017' shop.orders orders.jsonl
-  quorate export 'mongodb://localhost:27017' shop.orders --query '{paid: false}' | jq .total
-  quorate export 'mongodb://localhost:27017' shop.orders orders.csv --fields _id,customer.name,total
-
-A file is complete or not there. quorate dump keeps indexes and options too.";
 }
 
 pub(crate) fn run(arguments: &ExportArguments, screen: &mut Screen) -> Result<Outcome, Failure> {

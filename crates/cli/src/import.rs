@@ -23,6 +23,15 @@ use crate::words::{Foreign, Span};
 
 /// `quorate import`.
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  quorate import 'mongodb://localhost:27017' shop.orders orders.jsonl
+  quorate import 'mongodb://localhost:27017' shop.customers customers.csv
+  curl -s https://example.com/orders.json | quorate import 'mongodb://localhost:27017' shop.orders
+
+JSON may be one document a line, documents one after the other, or arrays of them, with the types of
+extended JSON. May be run again where documents have an _id: those that are there already and equal
+are passed over, others of the same _id are left alone, and then it ends in code 1.")]
 pub(crate) struct ImportArguments {
     /// The connection string of the deployment.
     #[arg(value_name = "URI")]
@@ -45,21 +54,6 @@ pub(crate) struct ImportArguments {
     /// Drop the collection first.
     #[arg(long)]
     pub(crate) drop: bool,
-    /// Print one JSON object per line.
-    #[arg(long)]
-    pub(crate) json: bool,
-}
-
-impl ImportArguments {
-    pub(crate) const EXAMPLES: &str = "\
-Examples:
-  quorate import 'mongodb://localhost:27017' shop.orders orders.jsonl
-  quorate import 'mongodb://localhost:27017' shop.customers customers.csv
-  curl -s https://example.com/orders.json | quorate import 'mongodb://localhost:27017' shop.orders
-
-JSON may be one document a line, documents one after the other, or arrays of them, with the types of
-extended JSON. May be run again where documents have an _id: those that are there already and equal
-are passed over, others of the same _id are left alone, and then it ends in code 1.";
 }
 
 pub(crate) fn run(arguments: &ImportArguments, screen: &mut Screen) -> Result<Outcome, Failure> {
@@ -86,7 +80,7 @@ pub(crate) fn run(arguments: &ImportArguments, screen: &mut Screen) -> Result<Ou
             let filled = filling.finish().await?;
             read.map(|()| filled)
         };
-        let filled = tally.shown(arguments.json, work).await;
+        let filled = tally.shown(screen.is_json(), work).await;
         client.close().await;
         filled
     })?;

@@ -21,20 +21,13 @@ const LOOK_EVERY: Duration = Duration::from_millis(10);
 
 /// `quorate list`.
 #[derive(Debug, Args)]
-pub(crate) struct ListArguments {
-    /// Print one JSON object per line.
-    #[arg(long)]
-    pub(crate) json: bool,
-}
-
-impl ListArguments {
-    pub(crate) const EXAMPLES: &str = "\
+#[command(after_help = "\
 Examples:
   quorate list
   quorate list --json | jq -r .uri
 
-Only sets that your quorate up started on this machine.";
-}
+Only sets that your quorate up started on this machine.")]
+pub(crate) struct ListArguments {}
 
 /// `quorate start`, `stop` and `restart`.
 #[derive(Debug, Args)]
@@ -42,9 +35,6 @@ pub(crate) struct MemberArguments {
     /// The member: its port, or host:port.
     #[arg(value_name = "MEMBER")]
     pub(crate) member: String,
-    /// Print one JSON object per line.
-    #[arg(long)]
-    pub(crate) json: bool,
 }
 
 impl MemberArguments {

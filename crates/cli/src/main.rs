@@ -52,8 +52,6 @@ mod words;
 
 use std::process::ExitCode;
 
-use clap::Parser;
-
 use crate::arguments::{Arguments, Command, UpArguments};
 use crate::screen::{Failure, Outcome, Screen};
 use crate::up::Then;
@@ -63,8 +61,8 @@ static ALLOCATOR: quorate_server::Allocator = quorate_server::Allocator;
 
 fn main() -> ExitCode {
     // A usage error ends here with code 2, `--help` and `--version` with code 0.
-    let arguments = Arguments::parse();
-    let mut screen = Screen::of_process(arguments.json());
+    let (arguments, json) = Arguments::read();
+    let mut screen = Screen::of_process(json);
     let result = dispatch(&arguments, &mut screen);
     screen.conclude(result)
 }

@@ -1,39 +1,33 @@
 //! Completions and manual pages, from the same definitions as `--help`.
 
-use clap::{Args, CommandFactory};
+use clap::Args;
 
 use crate::arguments::Arguments;
 use crate::screen::{Failure, Outcome, Screen};
 
 /// `quorate completions`.
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  quorate completions bash > ~/.local/share/bash-completion/completions/quorate
+  quorate completions zsh > ~/.zfunc/_quorate
+  quorate completions fish > ~/.config/fish/completions/quorate.fish")]
 pub(crate) struct CompletionsArguments {
     /// The shell.
     #[arg(value_name = "SHELL")]
     pub(crate) shell: clap_complete::Shell,
 }
 
-impl CompletionsArguments {
-    pub(crate) const EXAMPLES: &str = "\
-Examples:
-  quorate completions bash > ~/.local/share/bash-completion/completions/quorate
-  quorate completions zsh > ~/.zfunc/_quorate
-  quorate completions fish > ~/.config/fish/completions/quorate.fish";
-}
-
 /// `quorate man`.
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  quorate man > /usr/local/share/man/man1/quorate.1
+  quorate man replay | man -l -")]
 pub(crate) struct ManArguments {
     /// The command to print the page of; without it, the page of quorate itself.
     #[arg(value_name = "COMMAND")]
     pub(crate) command: Option<String>,
-}
-
-impl ManArguments {
-    pub(crate) const EXAMPLES: &str = "\
-Examples:
-  quorate man > /usr/local/share/man/man1/quorate.1
-  quorate man replay | man -l -";
 }
 
 /// `quorate completions SHELL`.
@@ -42,7 +36,7 @@ pub(crate) fn completions(
     screen: &mut Screen,
 ) -> Result<Outcome, Failure> {
     let mut script = Vec::new();
-    let mut command = Arguments::command();
+    let mut command = Arguments::definitions();
     clap_complete::generate(arguments.shell, &mut command, "quorate", &mut script);
     screen.raw(&script)?;
     Ok(Outcome::Fine)
@@ -50,7 +44,7 @@ pub(crate) fn completions(
 
 /// `quorate man [COMMAND]`.
 pub(crate) fn page(arguments: &ManArguments, screen: &mut Screen) -> Result<Outcome, Failure> {
-    let mut root = Arguments::command();
+    let mut root = Arguments::definitions();
     root.build();
     let command = match arguments.command.as_deref() {
         None => root,

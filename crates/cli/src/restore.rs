@@ -34,7 +34,16 @@ use crate::words::{Foreign, Span};
 /// `quorate restore`.
 #[derive(Debug, Args)]
 #[command(
-    override_usage = "quorate restore [OPTIONS] <DIR> <URI>\n       quorate restore [OPTIONS] --archive <FILE> <URI>"
+    override_usage = "quorate restore [OPTIONS] <DIR> <URI>\n       quorate restore [OPTIONS] --archive <FILE> <URI>",
+    after_help = "\
+Examples:
+  quorate restore ./dump 'mongodb://localhost:27017/?replicaSet=rs0'
+  quorate restore --drop --only shop ./dump 'mongodb://localhost:27017/?replicaSet=rs0'
+  quorate restore --archive dump.archive.gz --gzip 'mongodb://localhost:27017/?replicaSet=rs0'
+
+Reads what quorate dump and mongodump write. May be run again: documents that are there already and
+equal are passed over. Others of the same _id are left alone, and then it ends in code 1. Writes wait
+for a majority, unless the connection string says otherwise."
 )]
 pub(crate) struct RestoreArguments {
     /// The directory of the dump, unless --archive is given, and the connection string.
@@ -59,22 +68,9 @@ pub(crate) struct RestoreArguments {
     /// How many collections to write at once, 1 to 64.
     #[arg(long, value_name = "N", default_value_t = DEFAULT_JOBS, value_parser = clap::value_parser!(u8).range(1..=64))]
     pub(crate) jobs: u8,
-    /// Print one JSON object per line.
-    #[arg(long)]
-    pub(crate) json: bool,
 }
 
 impl RestoreArguments {
-    pub(crate) const EXAMPLES: &str = "\
-Examples:
-  quorate restore ./dump 'mongodb://localhost:27017/?replicaSet=rs0'
-  quorate restore --drop --only shop ./dump 'mongodb://localhost:27017/?replicaSet=rs0'
-  quorate restore --archive dump.archive.gz --gzip 'mongodb://localhost:27017/?replicaSet=rs0'
-
-Reads what quorate dump and mongodump write. May be run again: documents that are there already and
-equal are passed over. Others of the same _id are left alone, and then it ends in code 1. Writes wait
-for a majority, unless the connection string says otherwise.";
-
     /// The connection string.
     fn uri(&self) -> &str {
         self.places.last().map_or("", String::as_str)
@@ -195,7 +191,7 @@ impl Work<'_> {
             }
             replay.finish().await
         };
-        let changes = self.tally.shown(self.arguments.json, work).await?;
+        let changes = self.tally.shown(screen.is_json(), work).await?;
         self.conclude(done, changes, &indexes, &views, screen).await
     }
 

@@ -48,6 +48,14 @@ Commands are listed by {listCommands: 1}.";
 
 /// `quorate shell`.
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  quorate shell 'mongodb://localhost:27017/?replicaSet=rs0'
+  echo '{find: \"orders\"}' | quorate shell --database shop 'mongodb://localhost:27017'
+
+Each line is a command such as {find: \"orders\"}, or one of help, use, show, it and exit. Lines with a
+password are not kept in the history. For JavaScript, use mongosh with the same URI. Where lines are
+piped in, it ends in code 1 if a command failed.")]
 pub(crate) struct ShellArguments {
     /// The connection string of the deployment.
     #[arg(value_name = "URI")]
@@ -55,20 +63,6 @@ pub(crate) struct ShellArguments {
     /// The database to begin with; otherwise that of the connection string, otherwise test.
     #[arg(long, value_name = "NAME")]
     pub(crate) database: Option<String>,
-    /// Print one JSON object per line.
-    #[arg(long)]
-    pub(crate) json: bool,
-}
-
-impl ShellArguments {
-    pub(crate) const EXAMPLES: &str = "\
-Examples:
-  quorate shell 'mongodb://localhost:27017/?replicaSet=rs0'
-  echo '{find: \"orders\"}' | quorate shell --database shop 'mongodb://localhost:27017'
-
-Each line is a command such as {find: \"orders\"}, or one of help, use, show, it and exit. Lines with a
-password are not kept in the history. For JavaScript, use mongosh with the same URI. Where lines are
-piped in, it ends in code 1 if a command failed.";
 }
 
 /// Reads and runs until the end.

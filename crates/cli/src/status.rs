@@ -17,23 +17,17 @@ use crate::words::{Foreign, OneLine, Span};
 
 /// `quorate status`.
 #[derive(Debug, Args)]
-pub(crate) struct StatusArguments {
-    /// The connection string of the deployment.
-    #[arg(value_name = "URI")]
-    pub(crate) uri: String,
-    /// Print one JSON object.
-    #[arg(long)]
-    pub(crate) json: bool,
-}
-
-impl StatusArguments {
-    pub(crate) const EXAMPLES: &str = "\
+#[command(after_help = "\
 Examples:
   quorate status 'mongodb://localhost:27017/?replicaSet=rs0'
   quorate status --json 'mongodb://a,b,c/?replicaSet=rs0' | jq .primary
 
 Ends in code 0 if there is a primary and every member is up and serves, in code 1 otherwise. quorate
-doctor tells what to do about it.";
+doctor tells what to do about it.")]
+pub(crate) struct StatusArguments {
+    /// The connection string of the deployment.
+    #[arg(value_name = "URI")]
+    pub(crate) uri: String,
 }
 
 /// One member in the table.

@@ -23,6 +23,12 @@ const FOREIGN: [i32; 2] = [ErrorCode::INVALID_RESUME_TOKEN.0, ErrorCode::CHANGE_
 
 /// `quorate token`.
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  quorate token 8263515EAC000000022B0429296E1404
+  quorate token '{\"_data\": \"8263515EAC000000022B0429296E1404\"}' 'mongodb://localhost:27017/?replicaSet=rs0'
+
+With a URI, a token that the deployment cannot resume from ends in code 1.")]
 pub(crate) struct TokenArguments {
     /// The token: its digits, or the document as it was stored, {"_data": "82…"}.
     #[arg(value_name = "TOKEN")]
@@ -30,18 +36,6 @@ pub(crate) struct TokenArguments {
     /// A deployment to ask whether it can still resume from the token, and for how long.
     #[arg(value_name = "URI")]
     pub(crate) uri: Option<String>,
-    /// Print one JSON object per line.
-    #[arg(long)]
-    pub(crate) json: bool,
-}
-
-impl TokenArguments {
-    pub(crate) const EXAMPLES: &str = "\
-Examples:
-  quorate token 8263515EAC000000022B0429296E1404
-  quorate token '{\"_data\": \"8263515EAC000000022B0429296E1404\"}' 'mongodb://localhost:27017/?replicaSet=rs0'
-
-With a URI, a token that the deployment cannot resume from ends in code 1.";
 }
 
 /// Tells what the token says.

@@ -46,7 +46,7 @@ pub(crate) fn run(arguments: &WatchArguments, screen: &mut Screen) -> Result<Out
             Failure::Misuse(format!("cannot record to {path}: {error}; choose another file"))
         })?),
     };
-    let on_screen = !arguments.json && dashboard::is_possible();
+    let on_screen = !screen.is_json() && dashboard::is_possible();
     connect::runtime()?.block_on(async {
         match on_screen {
             true => watch_on_screen(arguments, &uri, recorder, screen).await,

@@ -35,6 +35,14 @@ const MAX_FILE: u64 = 1 << 20;
 
 /// `quorate what-if`.
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  quorate what-if 'mongodb://a,b,c/?replicaSet=rs0' --down a:27017
+  quorate what-if 'mongodb://a,b,c/?replicaSet=rs0' --down a:27017,b:27017
+  quorate what-if 'mongodb://a,b,c/?replicaSet=rs0' --reconfig new.json --down a:27017
+
+Nothing is changed: the set is asked for its configuration and state, and the futures are played
+here. Ends in code 1 if writes stop for good or the reconfiguration is not safe.")]
 pub(crate) struct WhatIfArguments {
     /// The connection string of the set.
     #[arg(value_name = "URI")]
@@ -51,20 +59,6 @@ pub(crate) struct WhatIfArguments {
     /// How many futures are played.
     #[arg(long, value_name = "N", default_value_t = FUTURES, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub(crate) futures: u32,
-    /// Print one JSON object per line.
-    #[arg(long)]
-    pub(crate) json: bool,
-}
-
-impl WhatIfArguments {
-    pub(crate) const EXAMPLES: &str = "\
-Examples:
-  quorate what-if 'mongodb://a,b,c/?replicaSet=rs0' --down a:27017
-  quorate what-if 'mongodb://a,b,c/?replicaSet=rs0' --down a:27017,b:27017
-  quorate what-if 'mongodb://a,b,c/?replicaSet=rs0' --reconfig new.json --down a:27017
-
-Nothing is changed: the set is asked for its configuration and state, and the futures are played
-here. Ends in code 1 if writes stop for good or the reconfiguration is not safe.";
 }
 
 /// Forecasts and tells.

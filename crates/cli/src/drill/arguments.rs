@@ -9,7 +9,15 @@ use crate::quantities::span;
 
 /// `quorate drill`.
 #[derive(Debug, Args)]
-#[command(group(clap::ArgGroup::new("fault").required(true).args(["kill", "step_down", "pause", "partition"])))]
+#[command(group(clap::ArgGroup::new("fault").required(true).args(["kill", "step_down", "pause", "partition"])), after_help = "\
+Examples:
+  quorate drill --kill --max-gap 1s 'mongodb://127.0.0.1:27017/?replicaSet=rs0'
+  quorate drill --kill --times 30 'mongodb://127.0.0.1:27017/?replicaSet=rs0'
+  quorate drill --step-down --yes --json 'mongodb://a,b,c/?replicaSet=rs0' | jq .gap_ms
+
+A writer waits for a majority each time; every acknowledged write is read back afterwards. Ends in
+code 1 past the limit, after any loss, or if writes do not go on. Only sets that your quorate up
+started are killed, paused and cut; any other steps down, after a yes.")]
 pub(crate) struct DrillArguments {
     /// The connection string of the set.
     #[arg(value_name = "URI")]
@@ -35,22 +43,9 @@ pub(crate) struct DrillArguments {
     /// Do not ask before breaking a set that quorate up did not start.
     #[arg(long)]
     pub(crate) yes: bool,
-    /// Print one JSON object per line.
-    #[arg(long)]
-    pub(crate) json: bool,
 }
 
 impl DrillArguments {
-    pub(crate) const EXAMPLES: &str = "\
-Examples:
-  quorate drill --kill --max-gap 1s 'mongodb://127.0.0.1:27017/?replicaSet=rs0'
-  quorate drill --kill --times 30 'mongodb://127.0.0.1:27017/?replicaSet=rs0'
-  quorate drill --step-down --yes --json 'mongodb://a,b,c/?replicaSet=rs0' | jq .gap_ms
-
-A writer waits for a majority each time; every acknowledged write is read back afterwards. Ends in
-code 1 past the limit, after any loss, or if writes do not go on. Only sets that your quorate up
-started are killed, paused and cut; any other steps down, after a yes.";
-
     /// What to break. The group makes sure that it is one thing.
     pub(crate) fn fault(&self) -> Kind {
         let faults =

@@ -11,6 +11,19 @@ use crate::screen::Failure;
 
 /// The arguments of `quorate prove`.
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  quorate prove --minutes 5 'mongodb://127.0.0.1:27017/?replicaSet=rs0'
+  quorate prove --workload append --workload bank --json 'mongodb://127.0.0.1:27017/?replicaSet=rs0'
+  quorate prove --fault disk --fault clock 'mongodb://127.0.0.1:27017/?replicaSet=rs0'
+  quorate prove --check quorate-prove-7/append.jsonl --workload append
+
+Members of a set that your quorate up started are killed, paused, cut off and stepped down, their
+clocks are moved by up to ten minutes, their priorities and votes are changed, and they are removed
+and added again. With quorate up --data their disks are full for a while: the member finds no room
+and can make no file (a fail point; nothing is written, so your disk stays as it is). Any other set
+only steps down, with --yes. Ends in code 1 if a history shows what its guarantee does not explain.
+The histories are JSON lines that Jepsen's Elle reads as well.")]
 pub(crate) struct ProveArguments {
     /// The connection string of the set.
     #[arg(value_name = "URI", required_unless_present = "check")]
@@ -42,26 +55,9 @@ pub(crate) struct ProveArguments {
     /// Have the primaries of a set that quorate up did not start step down.
     #[arg(long)]
     pub(crate) yes: bool,
-    /// Print one JSON object per line.
-    #[arg(long)]
-    pub(crate) json: bool,
 }
 
 impl ProveArguments {
-    pub(crate) const EXAMPLES: &str = "\
-Examples:
-  quorate prove --minutes 5 'mongodb://127.0.0.1:27017/?replicaSet=rs0'
-  quorate prove --workload append --workload bank --json 'mongodb://127.0.0.1:27017/?replicaSet=rs0'
-  quorate prove --fault disk --fault clock 'mongodb://127.0.0.1:27017/?replicaSet=rs0'
-  quorate prove --check quorate-prove-7/append.jsonl --workload append
-
-Members of a set that your quorate up started are killed, paused, cut off and stepped down, their
-clocks are moved by up to ten minutes, their priorities and votes are changed, and they are removed
-and added again. With quorate up --data their disks are full for a while: the member finds no room
-and can make no file (a fail point; nothing is written, so your disk stays as it is). Any other set
-only steps down, with --yes. Ends in code 1 if a history shows what its guarantee does not explain.
-The histories are JSON lines that Jepsen's Elle reads as well.";
-
     /// How long the clients work.
     pub(crate) fn duration(&self) -> Duration {
         Duration::from_secs_f64(self.minutes * 60.0)

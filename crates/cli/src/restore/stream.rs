@@ -62,7 +62,7 @@ impl Work<'_> {
             done.collections += 1;
         }
         let work = self.carry(reader, &mut done, &mut indexes, damaged);
-        let changes = self.tally.shown(self.arguments.json, work).await?;
+        let changes = self.tally.shown(screen.is_json(), work).await?;
         self.conclude(done, changes, &indexes, &views, screen).await
     }
 

@@ -12,7 +12,7 @@ use clap::{Args, FromArgMatches};
 use toml::{Table, Value};
 
 use super::mongod;
-use crate::arguments::ServeArguments;
+use crate::arguments::{self, ServeArguments};
 use crate::screen::Failure;
 
 /// Options about this one run, which make no sense in a file.
@@ -86,6 +86,7 @@ fn is_number_or_truth(text: &str) -> bool {
 
 fn command() -> clap::Command {
     ServeArguments::augment_args(clap::Command::new("quorate serve"))
+        .arg(arguments::json())
         .no_binary_name(true)
         .args_override_self(true)
 }
