@@ -138,9 +138,7 @@ async fn receive(
     let mut bytes = 0;
     while let Some(document) = pieces.next().await.map_err(lost)? {
         let piece = document.get_binary("piece").map_err(|error| {
-            Failure::Problem(format!(
-                "the server sent no piece of a backup: {error}; is it Quorate?"
-            ))
+            problem!("the server sent no piece of a backup: {error}; is it Quorate?")
         })?;
         let taken = tokio::task::block_in_place(|| incoming.take(piece.bytes));
         taken.map_err(|error| failed(&error))?;
@@ -196,10 +194,11 @@ async fn go_forward(
     let mut wanted = doc! { "$gte": since };
     if let Some(until) = arguments.until {
         if until <= since {
-            return Err(Failure::Problem(format!(
+            return Err(problem!(
                 "the backup is of {}:{} already; take an earlier one for a moment before that",
-                since.time, since.increment
-            )));
+                since.time,
+                since.increment
+            ));
         }
         wanted.insert("$lt", until);
     }
@@ -207,11 +206,12 @@ async fn go_forward(
     let mut entries = oplog.find(doc! { "ts": wanted }).await.map_err(lost)?;
     let first = entries.next().await.map_err(lost)?;
     if first.as_ref().and_then(op_time_of) != Some(start) {
-        return Err(Failure::Problem(format!(
+        return Err(problem!(
             "the oplog of the deployment does not have the backup's last entry ({}:{}) any more, or never \
              had it; take a new backup, and keep a longer oplog (replSetResizeOplog)",
-            since.time, since.increment
-        )));
+            since.time,
+            since.increment
+        ));
     }
     let mut batch = Batch::default();
     let mut applied = 0;

@@ -84,12 +84,12 @@ pub(crate) fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
 
 /// The system refuses a runtime its threads or descriptors.
 pub(crate) fn not_started(error: &std::io::Error) -> Failure {
-    Failure::Problem(format!("cannot start: {error}; {CHECK_LIMITS}"))
+    problem!("cannot start: {error}; {CHECK_LIMITS}")
 }
 
 /// The client could not be made.
 pub(crate) fn refused(error: &ClientError) -> Failure {
-    Failure::Misuse(format!("{error}; correct the connection string"))
+    misuse!("{error}; correct the connection string")
 }
 
 /// An operation failed.

@@ -47,9 +47,8 @@ pub(crate) fn run(arguments: &DoctorArguments, screen: &mut Screen) -> Result<Ou
     match (&arguments.error, &arguments.uri) {
         (Some(text), _) => message(text, screen),
         (None, Some(uri)) => deployment(uri, screen),
-        (None, None) => Err(Failure::Misuse(
+        (None, None) => Err(misuse!(
             "there is nothing to look at; give a connection string, or a message after --error"
-                .to_owned(),
         )),
     }
 }
@@ -95,9 +94,8 @@ fn deployment(given: &str, screen: &mut Screen) -> Result<Outcome, Failure> {
     let wants_tls = uri.tls_enabled();
     let limit = uri.options().connect_timeout.and_then(Limit::bound).unwrap_or(STAGE_LIMIT);
     let tls = connect::tls_options(&uri);
-    let prober = Prober::new(limit, wants_tls.then_some(&tls)).map_err(|error| {
-        Failure::Misuse(format!("{error}; correct the tls options of the connection string"))
-    })?;
+    let prober = Prober::new(limit, wants_tls.then_some(&tls))
+        .map_err(|error| misuse!("{error}; correct the tls options of the connection string"))?;
     findings.extend(uri.warnings().iter().map(old_fashioned));
     let mut asked: Vec<ServerAddress> = Vec::new();
     let mut progress = Progress::new(screen.is_json());
@@ -207,7 +205,7 @@ fn read_stdin() -> Result<String, Failure> {
     loop {
         let bytes = stdin.fill_buf().map_err(|error| {
             let advice = "give the text after --error instead";
-            Failure::Problem(format!("cannot read stdin: {error}; {advice}"))
+            problem!("cannot read stdin: {error}; {advice}")
         })?;
         let read = bytes.len();
         if read == 0 {

@@ -55,10 +55,10 @@ fn choose(arguments: &DownArguments, running: Vec<RunningSet>) -> Result<Vec<Run
         })),
         0 | 1 => Ok(chosen),
         _ if arguments.all => Ok(chosen),
-        _ => Err(Failure::Misuse(format!(
+        _ => Err(misuse!(
             "several sets are running; choose one of these, or stop them all with --all:{}",
             described(&chosen)
-        ))),
+        )),
     }
 }
 

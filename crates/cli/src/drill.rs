@@ -184,9 +184,7 @@ async fn drill(
         measured = measure(plan, uri, client, &primary, &fault, &writer, &mut progress, screen) => {
             measured
         }
-        () = stop => Err(Failure::Problem(
-            "stopped before the end, so nothing is known; let it run the next time".to_owned(),
-        )),
+        () = stop => Err(problem!("stopped before the end, so nothing is known; let it run the next time")),
     };
     let written = writer.stop().await;
     progress.stage("mending what was broken");
@@ -241,25 +239,25 @@ async fn find_primary(
                 clock::now(),
                 within,
             );
-            return Err(Failure::Problem(format!(
+            return Err(problem!(
                 "{failure}; {} tells more",
                 remedy::quorate("doctor", &uri.to_string())
-            )));
+            ));
         }
     }
     let topology = client.topology();
     if !topology.topology_type().is_replica_set() {
-        return Err(Failure::Misuse(format!(
+        return Err(misuse!(
             "a drill needs a replica set, and this is {}; give the connection string of a set, \
              with replicaSet= and without directConnection",
             topology.topology_type()
-        )));
+        ));
     }
     topology.primary().cloned().ok_or_else(|| {
-        Failure::Problem(format!(
+        problem!(
             "the set has no primary to take away; {} tells why",
             remedy::quorate("doctor", &uri.to_string())
-        ))
+        )
     })
 }
 
@@ -275,20 +273,20 @@ fn permit(
     }
     let address = primary.address();
     if !plan.kind.asks() {
-        return Err(Failure::Misuse(format!(
+        return Err(misuse!(
             "{address} was not started by your quorate up, so it is not ours to {}; use \
              --step-down, or start a set of your own: quorate up --detach",
             plan.kind.name()
-        )));
+        ));
     }
     if plan.yes {
         return Ok(());
     }
     if !std::io::stdin().is_terminal() || !std::io::stderr().is_terminal() {
-        return Err(Failure::Misuse(format!(
+        return Err(misuse!(
             "{address} was not started by your quorate up, and there is no terminal to ask; add --yes \
              to make it step down"
-        )));
+        ));
     }
     let mut stderr = std::io::stderr();
     write!(
@@ -301,7 +299,7 @@ fn permit(
     std::io::stdin().lock().read_line(&mut answer)?;
     match answer.trim() {
         "yes" => Ok(()),
-        _ => Err(Failure::Problem("nothing was done; type yes the next time, or --yes".to_owned())),
+        _ => Err(problem!("nothing was done; type yes the next time, or --yes")),
     }
 }
 
@@ -320,11 +318,11 @@ async fn measure(
     let warm = progress.follow(WARM_UP_WITHIN, writer.acknowledged(WARM_UP_WRITES)).await;
     if warm.is_none() {
         let reason = writer.last_error().unwrap_or_else(|| "no write came back".to_owned());
-        return Err(Failure::Problem(format!(
+        return Err(problem!(
             "the set acknowledges no majority writes, and nothing was broken yet: {reason}; {} \
              tells more",
             remedy::quorate("doctor", &uri.to_string())
-        )));
+        ));
     }
     progress.stage("waiting for every member");
     let _ = progress.follow(WHOLE_WITHIN, whole(client)).await;

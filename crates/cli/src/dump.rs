@@ -108,11 +108,11 @@ async fn dump(
         ));
     }
     if found.collections.is_empty() && !selection.is_everything() {
-        return Err(Failure::Problem(format!(
+        return Err(problem!(
             "there is nothing named {}; quorate run '{}' '{{listDatabases: 1}}' shows what there is",
             Foreign(arguments.only.join(" or ")),
             connect::parse(&arguments.uri)?
-        )));
+        ));
     }
     let tally = Arc::new(Tally::default());
     tally.expect(found.bytes);

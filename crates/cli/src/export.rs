@@ -85,8 +85,8 @@ pub(crate) fn run(arguments: &ExportArguments, screen: &mut Screen) -> Result<Ou
     let place = collection_name(&arguments.collection)?;
     let format = arguments.format.unwrap_or(Format::of(arguments.file.as_deref()));
     if format == Format::Csv && arguments.fields.is_empty() {
-        return Err(Failure::Misuse(
-            "csv needs the names of its columns; give them with --fields _id,name,…".to_owned(),
+        return Err(misuse!(
+            "csv needs the names of its columns; give them with --fields _id,name,…"
         ));
     }
     let filter = document(arguments.query.as_deref(), "--query")?.unwrap_or_default();
@@ -142,16 +142,15 @@ pub(crate) fn collection_name(text: &str) -> Result<Place, Failure> {
         Some((database, collection)) if !database.is_empty() && !collection.is_empty() => {
             Ok(Place::new(database, collection))
         }
-        _ => Err(Failure::Misuse(format!("{text:?} names no collection; write shop.orders"))),
+        _ => Err(misuse!("{text:?} names no collection; write shop.orders")),
     }
 }
 
 /// A document as people type it.
 fn document(text: Option<&str>, option: &str) -> Result<Option<RawDocumentBuf>, Failure> {
     let Some(text) = text else { return Ok(None) };
-    let misuse = |what: String| {
-        Failure::Misuse(format!("{option}: {what}; write a document such as '{{paid: false}}'"))
-    };
+    let misuse =
+        |what: String| misuse!("{option}: {what}; write a document such as '{{paid: false}}'");
     let value = relaxed::parse(text).map_err(|error| misuse(error.to_string()))?;
     match Bson::try_from(value) {
         Ok(Bson::Document(document)) => {
@@ -184,9 +183,7 @@ async fn write(
     let failed = |error| connect::failed(&error, &arguments.uri);
     while let Some(raw) = reading.next().await.map_err(failed)? {
         let document = Document::try_from(raw.clone()).map_err(|error| {
-            Failure::Problem(format!(
-                "a document cannot be read: {error}; look at the server's log"
-            ))
+            problem!("a document cannot be read: {error}; look at the server's log")
         })?;
         let line = match format {
             // Text of a table has no escapes: a file keeps it as it is, a terminal is not steered by it.
@@ -218,9 +215,9 @@ fn unwritable(error: &io::Error) -> Failure {
     match error.kind() {
         // The reader has what it wanted.
         io::ErrorKind::BrokenPipe => Failure::Output(io::Error::from(io::ErrorKind::BrokenPipe)),
-        _ => Failure::Problem(format!(
+        _ => problem!(
             "the file cannot be written: {error}; make room, or give another, and export again"
-        )),
+        ),
     }
 }
 

@@ -80,14 +80,14 @@ impl Exporter {
 pub(crate) fn read_token(path: &Path) -> Result<String, Failure> {
     let shown = path.display();
     let text = std::fs::read_to_string(path).map_err(|error| {
-        Failure::Misuse(format!("the token file {shown} cannot be read: {error}; check its path"))
+        misuse!("the token file {shown} cannot be read: {error}; check its path")
     })?;
     let token = text.lines().next().unwrap_or_default().trim().to_owned();
     if text.len() > MAX_TOKEN_FILE || token.chars().count() < LEAST_TOKEN {
-        return Err(Failure::Misuse(format!(
+        return Err(misuse!(
             "{shown} holds no token of at least {LEAST_TOKEN} characters; make one: openssl rand \
              -hex 32 > {shown}"
-        )));
+        ));
     }
     Ok(token)
 }
@@ -107,20 +107,19 @@ pub(crate) async fn serve(
     client: Client,
 ) -> Result<Exporter, Failure> {
     if !address.ip().is_loopback() && !access.is_proven() {
-        return Err(Failure::Misuse(format!(
+        return Err(misuse!(
             "other machines reach {address}, so that requests must prove who they are; give the \
              file of a secret with --metrics-token, or the authorities of their certificates with \
              --metrics-ca"
-        )));
+        ));
     }
     let acceptor = access.tls.as_ref().map(tls::acceptor).transpose();
-    let acceptor = acceptor.map_err(|error| {
-        Failure::Misuse(format!("{error}; see --metrics-cert, --metrics-key and --metrics-ca"))
-    })?;
+    let acceptor = acceptor
+        .map_err(|error| misuse!("{error}; see --metrics-cert, --metrics-key and --metrics-ca"))?;
     let listener = TcpListener::bind(address).await.map_err(|error| {
-        Failure::Problem(format!(
+        problem!(
             "cannot serve metrics on {address}: {error}; give another --metrics, 0 for any port"
-        ))
+        )
     })?;
     let address = listener.local_addr()?;
     let site = Arc::new(Site { live, client, token: access.token });

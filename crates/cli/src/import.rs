@@ -114,9 +114,8 @@ pub(crate) fn run(arguments: &ImportArguments, screen: &mut Screen) -> Result<Ou
 
 fn open(arguments: &ImportArguments, tally: &Arc<Tally>) -> Result<Box<dyn BufRead>, Failure> {
     let Some(path) = &arguments.file else { return Ok(Box::new(BufReader::new(io::stdin()))) };
-    let file = File::open(path).map_err(|error| {
-        Failure::Problem(format!("{} cannot be opened: {error}; give a file", path.display()))
-    })?;
+    let file = File::open(path)
+        .map_err(|error| problem!("{} cannot be opened: {error}; give a file", path.display()))?;
     tally.expect(file.metadata().map_or(0, |metadata| metadata.len()));
     let counted = Counting { inner: file, tally: Arc::clone(tally) };
     Ok(Box::new(BufReader::new(counted)))
@@ -124,7 +123,7 @@ fn open(arguments: &ImportArguments, tally: &Arc<Tally>) -> Result<Box<dyn BufRe
 
 /// Says what is wrong with the file, and what of it is there.
 fn wrong(what: String) -> Failure {
-    Failure::Problem(format!("{what}; correct the file: what comes before is imported"))
+    problem!("{what}; correct the file: what comes before is imported")
 }
 
 /// Reads documents: a line at a time as long as each holds one value, which is the usual file and the fast way.
@@ -227,8 +226,7 @@ async fn read_csv(
 }
 
 async fn add(filling: &mut Filling, document: &Document) -> Result<(), Failure> {
-    let raw = RawDocumentBuf::try_from(document).map_err(|error| {
-        Failure::Problem(format!("a document cannot be written: {error}; correct the file"))
-    })?;
+    let raw = RawDocumentBuf::try_from(document)
+        .map_err(|error| problem!("a document cannot be written: {error}; correct the file"))?;
     filling.add(raw).await
 }

@@ -172,12 +172,12 @@ fn stop_one(member: &RunningMember) -> Result<(), Failure> {
     let deadline = Instant::now() + STOP_WITHIN;
     while member.process.is_alive() {
         if Instant::now() > deadline {
-            return Err(Failure::Problem(format!(
+            return Err(problem!(
                 "{} did not stop within {} s; see what it says, or end it: kill -9 {}",
                 member.host,
                 STOP_WITHIN.as_secs(),
                 member.process.pid()
-            )));
+            ));
         }
         sleep(LOOK_EVERY);
     }

@@ -6,6 +6,9 @@
 //!
 //! Data goes to stdout and talk to stderr. Exit codes: 0 fine, 1 a problem was found, 2 misuse.
 
+#[macro_use]
+mod screen;
+
 mod arguments;
 mod backup;
 mod clock;
@@ -32,7 +35,6 @@ mod remedy;
 mod replay;
 mod restore;
 mod run;
-mod screen;
 mod serve;
 mod shell;
 mod signals;

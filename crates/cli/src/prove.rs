@@ -59,9 +59,7 @@ pub(crate) fn run(arguments: &ProveArguments, screen: &mut Screen) -> Result<Out
         return check_file(file, arguments, screen);
     }
     let Some(uri) = &arguments.uri else {
-        return Err(Failure::Misuse(
-            "give the connection string of a set, or a history with --check".to_owned(),
-        ));
+        return Err(misuse!("give the connection string of a set, or a history with --check"));
     };
     let parsed = connect::parse(uri)?;
     connect::runtime()?.block_on(async {
@@ -149,10 +147,10 @@ fn allowed(
 ) -> Result<Allowed, Failure> {
     let topology = client.topology();
     let Some(primary) = topology.primary() else {
-        return Err(Failure::Misuse(format!(
+        return Err(misuse!(
             "a proof needs a replica set with a primary, and this is {}; give the connection string of a set",
             topology.topology_type()
-        )));
+        ));
     };
     if arguments.no_faults {
         return Ok(Allowed::Nothing);
@@ -162,11 +160,11 @@ fn allowed(
         return Ok(Allowed::Everything(Box::new(ours), kinds));
     }
     if let Some(kind) = arguments.fault.iter().find(|kind| **kind != Kind::StepDown) {
-        return Err(Failure::Misuse(format!(
+        return Err(misuse!(
             "{} was not started by your quorate up, and only steps down: no {} is made; leave out --fault",
             primary.address(),
             kind.name()
-        )));
+        ));
     }
     if arguments.yes {
         return Ok(Allowed::StepDowns);
@@ -238,13 +236,10 @@ fn check_file(
     screen: &mut Screen,
 ) -> Result<Outcome, Failure> {
     let [workload] = arguments.workloads()[..] else {
-        return Err(Failure::Misuse(
-            "say with --workload what the history is of: one of them".to_owned(),
-        ));
+        return Err(misuse!("say with --workload what the history is of: one of them"));
     };
-    let text = fs::read_to_string(file).map_err(|error| {
-        Failure::Misuse(format!("cannot read {}: {error}; name a history file", file.display()))
-    })?;
+    let text = fs::read_to_string(file)
+        .map_err(|error| misuse!("cannot read {}: {error}; name a history file", file.display()))?;
     let history = History::from_lines(&text).map_err(|error| Failure::Misuse(error.to_string()))?;
     let verdict = workload.check(&history);
     screen.event(
@@ -302,8 +297,5 @@ fn names(workloads: &[Workload]) -> String {
 }
 
 fn unwritable(path: &Path, error: &std::io::Error) -> Failure {
-    Failure::Problem(format!(
-        "cannot write {}: {error}; choose another place with --history",
-        path.display()
-    ))
+    problem!("cannot write {}: {error}; choose another place with --history", path.display())
 }

@@ -31,15 +31,12 @@ use html::Page;
 pub(crate) fn run(arguments: &ReplayArguments, screen: &mut Screen) -> Result<Outcome, Failure> {
     let name = arguments.file.display().to_string();
     let (reader, length) = open(&arguments.file).map_err(|error| {
-        Failure::Misuse(format!(
-            "cannot open {name}: {error}; give a file that quorate watch --record wrote"
-        ))
+        misuse!("cannot open {name}: {error}; give a file that quorate watch --record wrote")
     })?;
     let mut lines = Lines { reader, number: 0, progress: Reading::new(length) };
     if arguments.screen && !dashboard::is_possible() {
-        return Err(Failure::Misuse(
+        return Err(misuse!(
             "there is no terminal to draw on; leave out --screen, or make a page with --html"
-                .to_owned(),
         ));
     }
     let page = (arguments.html || arguments.screen).then(|| Page::new(&name));
@@ -55,7 +52,7 @@ pub(crate) fn run(arguments: &ReplayArguments, screen: &mut Screen) -> Result<Ou
         }
         Ok(None) => Ok(Outcome::Fine),
         Err(ReplayError::Output(error)) => Err(error.into()),
-        Err(error) => Err(Failure::Problem(format!("{name}, line {}: {error}", lines.number))),
+        Err(error) => Err(problem!("{name}, line {}: {error}", lines.number)),
     }
 }
 

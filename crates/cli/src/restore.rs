@@ -81,13 +81,12 @@ impl RestoreArguments {
         match (&self.archive, self.places.as_slice()) {
             (None, [directory, _]) => Ok(Origin::Directory(Path::new(directory))),
             (Some(archive), [_]) => Ok(Origin::Archive(archive)),
-            (None, _) => Err(Failure::Misuse(
+            (None, _) => Err(misuse!(
                 "give the directory of the dump before the connection string, or --archive FILE"
-                    .to_owned(),
             )),
-            (Some(_), _) => Err(Failure::Misuse(
-                "give a directory or --archive, not both; then the connection string".to_owned(),
-            )),
+            (Some(_), _) => {
+                Err(misuse!("give a directory or --archive, not both; then the connection string"))
+            }
         }
     }
 }

@@ -34,9 +34,8 @@ pub(crate) fn run(arguments: &RunArguments, screen: &mut Screen) -> Result<Outco
 }
 
 fn command(text: &str) -> Result<RawDocumentBuf, Failure> {
-    let misuse = |what: String| {
-        Failure::Misuse(format!("{what}; write a document such as '{{ping: 1}}', in single quotes"))
-    };
+    let misuse =
+        |what: String| misuse!("{what}; write a document such as '{{ping: 1}}', in single quotes");
     let value = relaxed::parse(text).map_err(|error| misuse(error.to_string()))?;
     let document = match Bson::try_from(value) {
         Ok(Bson::Document(document)) => document,
@@ -68,8 +67,7 @@ async fn exchange(
     let reply = client.run_command_with(&database, command, &preference, None).await;
     client.close().await;
     let reply = reply.map_err(|error| connect::failed(&error, &arguments.uri))?;
-    let document = Document::try_from(reply).map_err(|error| {
-        Failure::Problem(format!("the reply cannot be read: {error}; look at the server's log"))
-    })?;
+    let document = Document::try_from(reply)
+        .map_err(|error| problem!("the reply cannot be read: {error}; look at the server's log"))?;
     Ok(Bson::Document(document).into_relaxed_extjson())
 }

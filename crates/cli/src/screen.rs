@@ -48,6 +48,16 @@ pub(crate) enum Failure {
     Output(#[from] io::Error),
 }
 
+/// A problem that the command met, with a text as of `format!`.
+macro_rules! problem {
+    ($($text:tt)+) => { $crate::screen::Failure::Problem(format!($($text)+)) };
+}
+
+/// A wrong command line, with a text as of `format!`.
+macro_rules! misuse {
+    ($($text:tt)+) => { $crate::screen::Failure::Misuse(format!($($text)+)) };
+}
+
 /// The two streams of the process, and whether the data is JSON.
 pub(crate) struct Screen {
     data: Box<dyn Write>,

@@ -49,9 +49,8 @@ pub(crate) fn run(arguments: &ServeArguments, screen: &mut Screen) -> Result<Out
     };
     refuse_foreign_options(arguments)?;
     if arguments.data.is_none() && !arguments.memory {
-        return Err(Failure::Misuse(
+        return Err(misuse!(
             "give the directory of the data with --data DIR, or --memory to keep nothing"
-                .to_owned(),
         ));
     }
     log_to_file(arguments)?;
@@ -127,23 +126,20 @@ fn options(arguments: &ServeArguments) -> Result<StartOptions, Failure> {
 }
 
 fn index_prefetch(name: &str) -> Result<quorate_server::IndexPrefetch, Failure> {
-    quorate_server::IndexPrefetch::from_name(name).ok_or_else(|| {
-        Failure::Misuse(format!("{name} is not offered; write none, _id_only or all"))
-    })
+    quorate_server::IndexPrefetch::from_name(name)
+        .ok_or_else(|| misuse!("{name} is not offered; write none, _id_only or all"))
 }
 
 fn membership(arguments: &ServeArguments) -> Result<Membership, Failure> {
     match (arguments.cluster_auth.as_deref(), &arguments.keyfile) {
         (Some("x509"), None) => Ok(Membership::Certificate),
-        (Some("x509"), Some(_)) => Err(Failure::Misuse(
+        (Some("x509"), Some(_)) => Err(misuse!(
             "members know each other by certificates or by a key file; leave out --keyfile, or \
              --cluster-auth x509"
-                .to_owned(),
         )),
         (_, Some(path)) => Ok(Membership::KeyFile(path.clone())),
-        (Some(_), None) => Err(Failure::Misuse(
+        (Some(_), None) => Err(misuse!(
             "members that know each other by a key file need one; give it with --keyfile"
-                .to_owned(),
         )),
         (None, None) => Ok(Membership::Unchecked),
     }
@@ -152,10 +148,9 @@ fn membership(arguments: &ServeArguments) -> Result<Membership, Failure> {
 /// Refuses options of other servers for which there is a better way here.
 fn refuse_foreign_options(arguments: &ServeArguments) -> Result<(), Failure> {
     if arguments.fork {
-        return Err(Failure::Misuse(
+        return Err(misuse!(
             "a server does not put itself into the background; let systemd run it \
              (ExecStart=quorate serve …), or start a set with quorate up --detach"
-                .to_owned(),
         ));
     }
     Ok(())
@@ -167,7 +162,7 @@ fn log_to_file(arguments: &ServeArguments) -> Result<(), Failure> {
     let file = OpenOptions::new().create(true).append(true).open(path);
     file.and_then(|file| Ok(rustix::stdio::dup2_stderr(file)?)).map_err(|error| {
         let advice = "check the path, or leave --log-file out: the log goes to stderr";
-        Failure::Problem(format!("the log {} cannot be opened: {error}; {advice}", path.display()))
+        problem!("the log {} cannot be opened: {error}; {advice}", path.display())
     })
 }
 
@@ -185,9 +180,9 @@ async fn addresses(arguments: &ServeArguments) -> Result<Vec<IpAddr>, Failure> {
             (_, Err(_)) => tokio::net::lookup_host((bare, 0))
                 .await
                 .map_err(|error| {
-                    Failure::Problem(format!(
+                    problem!(
                         "--bind {bare} cannot be resolved: {error}; give an address of this machine"
-                    ))
+                    )
                 })?
                 .map(|address| address.ip())
                 .collect(),
@@ -200,7 +195,7 @@ async fn addresses(arguments: &ServeArguments) -> Result<Vec<IpAddr>, Failure> {
     }
     match addresses.len() {
         1..=MAX_ADDRESSES => Ok(addresses),
-        _ => Err(Failure::Misuse(format!("give --bind 1 to {MAX_ADDRESSES} addresses"))),
+        _ => Err(misuse!("give --bind 1 to {MAX_ADDRESSES} addresses")),
     }
 }
 
@@ -209,10 +204,10 @@ fn check_exposure(arguments: &ServeArguments, addresses: &[IpAddr]) -> Result<()
     let asks = arguments.auth || arguments.keyfile.is_some() || arguments.cluster_auth.is_some();
     let exposed = addresses.iter().find(|address| !address.is_loopback());
     match exposed {
-        Some(exposed) if !asks && !arguments.insecure => Err(Failure::Misuse(format!(
+        Some(exposed) if !asks && !arguments.insecure => Err(misuse!(
             "every client that reaches {exposed} could read and write everything; ask for logins with --auth, \
              or say --insecure if the network keeps strangers out"
-        ))),
+        )),
         _ => Ok(()),
     }
 }
@@ -226,8 +221,8 @@ fn tls(arguments: &ServeArguments) -> Result<Option<TlsOptions>, Failure> {
             || arguments.tls_require_client_certificate
             || mode.is_some_and(|mode| mode != TlsMode::Disabled);
         return match without {
-            true => Err(Failure::Misuse(
-                "TLS needs a certificate of this server; give its file with --tls-cert".to_owned(),
+            true => Err(misuse!(
+                "TLS needs a certificate of this server; give its file with --tls-cert"
             )),
             false => Ok(None),
         };
@@ -266,7 +261,7 @@ fn log(arguments: &ServeArguments) {
 /// The server's own port and those of its horizons.
 async fn listeners(arguments: &ServeArguments, addresses: &[IpAddr]) -> Result<Listeners, Failure> {
     let Some((first, more)) = addresses.split_first() else {
-        return Err(Failure::Misuse("give --bind an address".to_owned()));
+        return Err(misuse!("give --bind an address"));
     };
     let main = bind(*first, arguments.port).await?;
     // A port that the system chose for the first address holds for all.
@@ -281,9 +276,7 @@ async fn listeners(arguments: &ServeArguments, addresses: &[IpAddr]) -> Result<L
             .and_then(|(name, port)| Some((name, port.parse().ok()?)))
             .filter(|(name, _)| !name.is_empty())
             .ok_or_else(|| {
-                Failure::Misuse(format!(
-                    "a horizon is a name and a port, as in outside=27117; not {horizon:?}"
-                ))
+                misuse!("a horizon is a name and a port, as in outside=27117; not {horizon:?}")
             })?;
         listeners = listeners.with_horizon(name, bind(*first, port).await?);
     }
@@ -304,7 +297,7 @@ async fn bind(ip: IpAddr, port: u16) -> Result<TcpListener, Failure> {
             }
             _ => "choose another --port or --bind".to_owned(),
         };
-        Failure::Problem(format!("cannot listen on {address}: {error}; {advice}"))
+        problem!("cannot listen on {address}: {error}; {advice}")
     })
 }
 

@@ -99,9 +99,10 @@ fn read_lines(
 ) -> Result<(), Failure> {
     let mut text = String::new();
     for line in io::stdin().lock().lines() {
-        text.push_str(&line.map_err(|error| {
-            Failure::Problem(format!("stdin cannot be read: {error}; write lines of UTF-8"))
-        })?);
+        text.push_str(
+            &line
+                .map_err(|error| problem!("stdin cannot be read: {error}; write lines of UTF-8"))?,
+        );
         text.push('\n');
         match input::read(&text) {
             Wanted::More => continue,
@@ -136,7 +137,7 @@ fn converse(
             false => "… ".to_owned(),
         };
         let typed = keyboard.line(&prompt, history.lines(), &shell.words).map_err(|error| {
-            Failure::Problem(format!("the terminal cannot be read: {error}; pipe lines in instead"))
+            problem!("the terminal cannot be read: {error}; pipe lines in instead")
         })?;
         match typed {
             Typed::Line(line) => {
@@ -182,14 +183,14 @@ impl Shell {
                 screen.talk(HELP);
                 Ok(())
             }
-            Wanted::JavaScript => Err(Failure::Misuse(format!(
+            Wanted::JavaScript => Err(misuse!(
                 "this shell runs commands, not JavaScript: write {{find: \"orders\", filter: \
                  {{n: 5}}}}, or run mongosh '{}'",
                 self.uri
-            ))),
-            Wanted::Wrong(what) => Err(Failure::Misuse(format!(
-                "{what}; write a document such as {{ping: 1}}, or help"
-            ))),
+            )),
+            Wanted::Wrong(what) => {
+                Err(misuse!("{what}; write a document such as {{ping: 1}}, or help"))
+            }
             Wanted::Use(database) => {
                 self.database = database;
                 self.learn_words().await;
@@ -213,7 +214,7 @@ impl Shell {
     }
 
     async fn command(&mut self, value: Value, screen: &mut Screen) -> Result<(), Failure> {
-        let wrong = |what: String| Failure::Misuse(format!("{what}; write {{ping: 1}}"));
+        let wrong = |what: String| misuse!("{what}; write {{ping: 1}}");
         let document = match Bson::try_from(value).map_err(|error| wrong(error.to_string()))? {
             Bson::Document(document) if !document.is_empty() => document,
             _ => return Err(wrong("a command is a document with a name".to_owned())),
@@ -241,7 +242,7 @@ impl Shell {
     /// Shows the next results of the last command.
     async fn show_more(&mut self, screen: &mut Screen) -> Result<(), Failure> {
         let Some(cursor) = &mut self.cursor else {
-            return Err(Failure::Misuse("there are no more results; run a find first".to_owned()));
+            return Err(misuse!("there are no more results; run a find first"));
         };
         // A program wants everything.
         let limit = if screen.is_json() { usize::MAX } else { SHOWN_AT_ONCE };
@@ -296,8 +297,7 @@ impl Shell {
 }
 
 fn shown(document: RawDocumentBuf) -> Result<Value, Failure> {
-    let document = Document::try_from(document).map_err(|error| {
-        Failure::Problem(format!("the reply cannot be read: {error}; look at the server's log"))
-    })?;
+    let document = Document::try_from(document)
+        .map_err(|error| problem!("the reply cannot be read: {error}; look at the server's log"))?;
     Ok(Bson::Document(document).into_relaxed_extjson())
 }

@@ -68,7 +68,5 @@ pub(crate) fn mend() -> Result<Signal, Failure> {
 }
 
 fn listen(kind: SignalKind) -> Result<Signal, Failure> {
-    signal(kind).map_err(|error| {
-        Failure::Problem(format!("cannot listen for signals: {error}; {CHECK_LIMITS}"))
-    })
+    signal(kind).map_err(|error| problem!("cannot listen for signals: {error}; {CHECK_LIMITS}"))
 }

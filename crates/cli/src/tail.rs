@@ -73,10 +73,10 @@ impl Watched {
             Some((database, collection)) if !database.is_empty() && !collection.is_empty() => {
                 Ok(Self::Collection(database.to_owned(), collection.to_owned()))
             }
-            _ => Err(Failure::Misuse(format!(
+            _ => Err(misuse!(
                 "{:?} names no database and no collection; write shop or shop.orders",
                 text.unwrap_or_default()
-            ))),
+            )),
         }
     }
 
@@ -184,16 +184,16 @@ fn explain(error: &Error, arguments: &TailArguments) -> Failure {
     let told = connect::failed(error, &arguments.uri);
     let file = arguments.resume_file.as_ref().map(|path| path.display());
     match (error.code().map(ErrorCode), file) {
-        (Some(ErrorCode::CHANGE_STREAM_HISTORY_LOST), Some(file)) => Failure::Problem(format!(
+        (Some(ErrorCode::CHANGE_STREAM_HISTORY_LOST), Some(file)) => problem!(
             "{told}; changes since the place in {file} are lost: remove the file to begin now, and \
              give the members a longer oplog"
-        )),
-        (Some(ErrorCode::CHANGE_STREAM_HISTORY_LOST), None) => Failure::Problem(format!(
+        ),
+        (Some(ErrorCode::CHANGE_STREAM_HISTORY_LOST), None) => problem!(
             "{told}; the deployment no longer has changes of that time: give a later --since"
-        )),
-        (Some(code), Some(file)) if FOREIGN_PLACE.contains(&code) => Failure::Problem(format!(
-            "{told}; the place in {file} is not one of this deployment: give another file"
-        )),
+        ),
+        (Some(code), Some(file)) if FOREIGN_PLACE.contains(&code) => {
+            problem!("{told}; the place in {file} is not one of this deployment: give another file")
+        }
         _ => told,
     }
 }

@@ -59,9 +59,7 @@ pub(crate) fn run(arguments: &TokenArguments, screen: &mut Screen) -> Result<Out
 
 /// Reads the digits, or a document with them in `_data`.
 fn read(text: &str) -> Result<ResumeToken, Failure> {
-    let misuse = |what: String| {
-        Failure::Misuse(format!("{what}; give the _id of a change as it was stored"))
-    };
+    let misuse = |what: String| misuse!("{what}; give the _id of a change as it was stored");
     let text = text.trim();
     let digits = match text.starts_with('{') {
         false => text.to_owned(),

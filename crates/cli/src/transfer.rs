@@ -44,9 +44,9 @@ impl Selection {
                 None => (text.as_str(), None),
             };
             if database.is_empty() || collection.is_some_and(str::is_empty) {
-                return Err(Failure::Misuse(format!(
+                return Err(misuse!(
                     "{text:?} names no database and no collection; write shop or shop.orders"
-                )));
+                ));
             }
             Ok(Name { database: database.to_owned(), collection: collection.map(str::to_owned) })
         });

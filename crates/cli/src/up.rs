@@ -246,7 +246,7 @@ async fn keep(
 }
 
 fn no_terminal(error: std::io::Error) -> Failure {
-    Failure::Problem(format!("the terminal cannot be used: {error}; try quorate up"))
+    problem!("the terminal cannot be used: {error}; try quorate up")
 }
 
 /// Begins to collect what the screen and the page show.
@@ -286,9 +286,8 @@ fn register(
     plan: &Plan,
     members: &Members,
 ) -> Result<RunningSet, Failure> {
-    let keeper = ProcessId::of(std::process::id()).ok_or_else(|| {
-        Failure::Problem("this process cannot see itself; mount /proc".to_owned())
-    })?;
+    let keeper = ProcessId::of(std::process::id())
+        .ok_or_else(|| problem!("this process cannot see itself; mount /proc"))?;
     let set = RunningSet {
         name: plan.name.clone(),
         uri: assembly::uri(plan, members),
@@ -337,11 +336,11 @@ fn tell_ready(
 }
 
 fn too_slow() -> Failure {
-    Failure::Problem(format!(
+    problem!(
         "the set took no majority write within {} s; look at what its members say above, or try \
          --memory on an idle machine",
         READY_WITHIN.as_secs()
-    ))
+    )
 }
 
 fn tell_stopped(outcome: Outcome, screen: &mut Screen) -> Result<Outcome, Failure> {

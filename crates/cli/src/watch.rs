@@ -43,7 +43,7 @@ pub(crate) fn run(arguments: &WatchArguments, screen: &mut Screen) -> Result<Out
         None => None,
         Some(path) => Some(Recorder::create(path).map_err(|error| {
             let path = path.display();
-            Failure::Misuse(format!("cannot record to {path}: {error}; choose another file"))
+            misuse!("cannot record to {path}: {error}; choose another file")
         })?),
     };
     let on_screen = !screen.is_json() && dashboard::is_possible();
@@ -82,7 +82,7 @@ async fn watch_on_screen(
         error = notes.failed() => return Err(not_recorded(&error)),
         left = dashboard::show(&live, actions) => left.map_err(|error| {
             let advice = "add --json, or pipe the output, for lines";
-            Failure::Problem(format!("the terminal cannot be used: {error}; {advice}"))
+            problem!("the terminal cannot be used: {error}; {advice}")
         })?,
     }
     drop((live, page, exporter));
@@ -200,5 +200,5 @@ async fn next(events: &mut mpsc::Receiver<Seen>) -> Seen {
 }
 
 fn not_recorded(error: &io::Error) -> Failure {
-    Failure::Problem(format!("the recording cannot be written: {error}; check the disk"))
+    problem!("the recording cannot be written: {error}; check the disk")
 }

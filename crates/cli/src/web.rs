@@ -101,15 +101,11 @@ pub(crate) async fn serve(
         bound => bound,
     };
     let listener = listener.map_err(|error| {
-        Failure::Problem(format!(
-            "cannot show the page on {address}: {error}; give another --web, 0 for any port"
-        ))
+        problem!("cannot show the page on {address}: {error}; give another --web, 0 for any port")
     })?;
     let address = listener.local_addr()?;
     let token = Token::random().map_err(|error| {
-        Failure::Problem(format!(
-            "this machine gives no random numbers: {error}; check /dev/urandom"
-        ))
+        problem!("this machine gives no random numbers: {error}; check /dev/urandom")
     })?;
     let stream = Stream::start(live.clone());
     let guard = Guard::new(address, token);

@@ -78,9 +78,7 @@ pub(crate) fn run(arguments: &WhatIfArguments, screen: &mut Screen) -> Result<Ou
     let known = |member: &&ServerAddress| situation.config.member_at(member).is_some();
     if let Some(stranger) = arguments.down.iter().find(|member| !known(member)) {
         let members = listed(situation.config.members.iter().map(|member| &member.host));
-        return Err(Failure::Misuse(format!(
-            "{stranger} is no member of this set; its members are {members}"
-        )));
+        return Err(misuse!("{stranger} is no member of this set; its members are {members}"));
     }
     let mut goes_on = true;
     for (fate, title) in fates(&survey, &situation, &arguments.down) {
@@ -151,14 +149,11 @@ fn fates(
 /// Lifts the live set.
 fn lift(survey: &Survey) -> Result<Situation, Failure> {
     let doctor = survey.seen.quorate("doctor");
-    let unknown =
-        |what: &str| Failure::Problem(format!("the set does not tell {what}; {doctor} says why"));
+    let unknown = |what: &str| problem!("the set does not tell {what}; {doctor} says why");
     let inside = survey.inside().ok_or_else(|| unknown("anything about itself"))?;
     let document = inside.config.as_ref().ok_or_else(|| unknown("its configuration"))?;
     let config = parse_config(document).map_err(|error| {
-        Failure::Problem(format!(
-            "the configuration of the set is not understood: {error}; {doctor} tells more"
-        ))
+        problem!("the configuration of the set is not understood: {error}; {doctor} tells more")
     })?;
     let status = inside.status.as_ref().ok_or_else(|| unknown("the state of its members"))?;
     let own_word = |member: &ServerAddress| survey.seen.own_word(member);
@@ -198,9 +193,7 @@ fn change(
             ..present.clone()
         });
         if config.member_at(host).is_some() {
-            return Err(Failure::Misuse(format!(
-                "{host} is a member already; leave it out of --add"
-            )));
+            return Err(misuse!("{host} is a member already; leave it out of --add"));
         }
         let id = config.members.iter().map(|member| member.id.0).max().unwrap_or(-1) + 1;
         config.members.push(MemberConfig::new(MemberId(id), host.clone()));
@@ -211,9 +204,7 @@ fn change(
 fn read_config(path: &PathBuf) -> Result<ReplicaSetConfig, Failure> {
     let shown = path.display();
     let unreadable = |why: String| {
-        Failure::Misuse(format!(
-            "{shown} is no configuration: {why}; write into it what rs.conf() prints, changed"
-        ))
+        misuse!("{shown} is no configuration: {why}; write into it what rs.conf() prints, changed")
     };
     let size = std::fs::metadata(path).map(|file| file.len());
     if size.as_ref().is_ok_and(|size| *size > MAX_FILE) {

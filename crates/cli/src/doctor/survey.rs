@@ -32,13 +32,13 @@ impl Survey {
         let limit = uri.options().connect_timeout.and_then(Limit::bound).unwrap_or(STAGE_LIMIT);
         let tls = connect::tls_options(&uri);
         let prober = Prober::new(limit, uri.tls_enabled().then_some(&tls)).map_err(|error| {
-            Failure::Misuse(format!("{error}; correct the tls options of the connection string"))
+            misuse!("{error}; correct the tls options of the connection string")
         })?;
         let seen = examine(uri, seeds, &prober, &mut |_| Ok(())).await;
         let seen = seen.map_err(|error| match error {
             ExaminationError::Output(error) => Failure::Output(error),
             ExaminationError::Options(error) => {
-                Failure::Misuse(format!("{error}; correct the connection string"))
+                misuse!("{error}; correct the connection string")
             }
         })?;
         let login = login::log_in(&seen, &prober).await;

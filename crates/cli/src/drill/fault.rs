@@ -124,10 +124,10 @@ impl Fault {
         let member = self.ours.as_ref().and_then(|set| set.member(self.target.as_str()));
         match member.is_some_and(|member| member.process.signal(signal)) {
             true => Ok(()),
-            false => Err(Failure::Problem(format!(
+            false => Err(problem!(
                 "the process of {} is gone already; see what quorate up said, and try again",
                 self.target
-            ))),
+            )),
         }
     }
 
@@ -137,18 +137,18 @@ impl Fault {
             "secondaryCatchUpPeriodSecs": CATCH_UP.as_secs() as i64,
         };
         match timeout(STEP_DOWN_LIMIT, client.run_command("admin", &command)).await {
-            Ok(Err(error)) if !error.is_network() => Err(Failure::Problem(format!(
+            Ok(Err(error)) if !error.is_network() => Err(problem!(
                 "{} did not step down: {error}; see that a secondary is up to date, and that the \
                  user may run replSetStepDown",
                 self.target
-            ))),
+            )),
             // A connection that ends is how older servers step down.
             Ok(_) => Ok(()),
-            Err(_) => Err(Failure::Problem(format!(
+            Err(_) => Err(problem!(
                 "{} did not answer the step-down within {} s; look at its log",
                 self.target,
                 STEP_DOWN_LIMIT.as_secs()
-            ))),
+            )),
         }
     }
 }

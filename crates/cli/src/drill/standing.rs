@@ -68,20 +68,20 @@ pub(super) fn others(
         .map(|server| server.address().clone())
         .collect();
     if !secondaries.contains(to) {
-        return Err(Failure::Misuse(format!(
+        return Err(misuse!(
             "{to} is no secondary of this set, so that it cannot lead; choose among {}",
             listed(&secondaries)
-        )));
+        ));
     }
     let primary =
         topology.servers().iter().find(|server| server.server_type() == ServerType::RsPrimary);
     if let Some(primary) = primary.filter(|primary| primary.passives().contains(to)) {
         // What the primary lists is known, while other members may not have answered yet.
         let may_lead = primary.hosts().iter().filter(|host| *host != primary.address());
-        return Err(Failure::Misuse(format!(
+        return Err(misuse!(
             "{to} has priority 0 and never leads; give it another with replSetReconfig, or choose among {}",
             listed(may_lead)
-        )));
+        ));
     }
     let servers = topology.servers().iter().map(|server| (server.address(), server.server_type()));
     Ok(rivals(to, servers))

@@ -31,16 +31,15 @@ async fn last_entry(client: &Client) -> Result<Timestamp, Failure> {
         Ok(Some(entry)) => entry.get_timestamp("ts").ok(),
         Ok(None) => None,
         Err(error) => {
-            return Err(Failure::Problem(format!(
+            return Err(problem!(
                 "the oplog cannot be read: {error}; --oplog takes a member of a replica set and a \
                  user who may read local"
-            )));
+            ));
         }
     };
     time.ok_or_else(|| {
-        Failure::Problem(
+        problem!(
             "there is no oplog: --oplog is for replica sets; leave it out, or give a member of one"
-                .to_owned(),
         )
     })
 }
@@ -70,17 +69,15 @@ pub(super) async fn write(
     while let Some(entry) = entries.next().await.map_err(failed)? {
         if std::mem::take(&mut is_first) && entry.get_timestamp("ts").ok() != Some(start) {
             target.forget();
-            return Err(Failure::Problem(
+            return Err(problem!(
                 "the oplog no longer has the changes since the dump began; give the members a \
                  longer oplog, or dump when less is written"
-                    .to_owned(),
             ));
         }
         if renames(&entry) {
             target.forget();
-            return Err(Failure::Problem(
+            return Err(problem!(
                 "a collection was renamed during the dump, which may have missed it; dump again"
-                    .to_owned(),
             ));
         }
         if entry.get_str("op").ok() != Some("n") {

@@ -42,7 +42,7 @@ impl Target {
                 directory_target(directory, arguments.gzip, sources, left, start)
             }
             (None, Some(path)) => archive_target(path, arguments, sources),
-            (None, None) => Err(Failure::Misuse("give a directory, or --archive FILE".to_owned())),
+            (None, None) => Err(misuse!("give a directory, or --archive FILE")),
         }
     }
 
@@ -196,9 +196,9 @@ fn named(stem: &str, ending: &str, gzip: bool) -> String {
 
 /// The name under which it grows.
 fn partial(path: &Path) -> Result<PathBuf, Failure> {
-    let name = path.file_name().ok_or_else(|| {
-        Failure::Misuse(format!("{} has no name; give a directory to make", path.display()))
-    })?;
+    let name = path
+        .file_name()
+        .ok_or_else(|| misuse!("{} has no name; give a directory to make", path.display()))?;
     let mut name = name.to_owned();
     name.push(".");
     name.push(PARTIAL);
@@ -224,10 +224,10 @@ fn directory_target(
         Err(error) => error.kind() != io::ErrorKind::NotFound,
     };
     if is_taken {
-        return Err(Failure::Problem(format!(
+        return Err(problem!(
             "{} is there already and not an empty directory; give another, or remove it",
             directory.display()
-        )));
+        ));
     }
     let begin = || {
         let running = Progress::go_on(&growing)?;
@@ -243,10 +243,10 @@ fn directory_target(
         Progress::begin(&growing, gzip, start)
     };
     let progress = begin().map_err(|error| {
-        Failure::Problem(format!(
+        problem!(
             "{} cannot be made: {error}; give another directory that you may write to",
             growing.display()
-        ))
+        )
     })?;
     Ok(Target::Directory { growing, wanted: directory.to_owned(), gzip, progress })
 }
@@ -331,7 +331,7 @@ impl Sink {
 
 /// The disk is at fault, or what reads the stream is gone.
 pub(crate) fn unwritable(error: &io::Error) -> Failure {
-    Failure::Problem(format!(
+    problem!(
         "the dump cannot be written: {error}; make room, or give another place, and dump again"
-    ))
+    )
 }

@@ -66,10 +66,9 @@ impl ProveArguments {
     /// What is broken of a set of our own.
     pub(crate) fn faults(&self, on_disk: bool) -> Result<Vec<Kind>, Failure> {
         if self.fault.contains(&Kind::Disk) && !on_disk {
-            return Err(Failure::Misuse(
+            return Err(misuse!(
                 "this set is in memory and has no disk to fill; start it with quorate up --data, or leave out \
                  --fault disk"
-                    .to_owned(),
             ));
         }
         let all = Kind::value_variants().iter().copied();

@@ -116,9 +116,9 @@ impl<'a> Scrub<'a> {
 /// Shows the steps until the person leaves.
 pub(super) fn show(steps: &[Value]) -> Result<(), Failure> {
     let unusable = |error: std::io::Error| {
-        Failure::Problem(format!(
+        problem!(
             "the terminal cannot be used: {error}; leave out --screen, or make a page with --html"
-        ))
+        )
     };
     connect::runtime()?.block_on(async {
         let mut taken = Taken::take().map_err(unusable)?;

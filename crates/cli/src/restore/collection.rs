@@ -92,12 +92,12 @@ pub(super) async fn make_indexes(
 
 fn refused(place: &Place, error: &Error, uri: &str) -> Failure {
     match error.kind() {
-        ErrorKind::Command { .. } | ErrorKind::Write(_) => Failure::Problem(format!(
+        ErrorKind::Command { .. } | ErrorKind::Write(_) => problem!(
             "{} cannot be restored: {}; correct its metadata.json, or drop what is there with \
              --drop, and restore again",
             Foreign(place),
             Foreign(error)
-        )),
+        ),
         _ => connect::failed(error, uri),
     }
 }
@@ -172,23 +172,23 @@ impl Filling {
             return Err(connect::failed(&error, &self.uri));
         };
         if let Some(error) = failure.write_concern_errors.first() {
-            return Err(Failure::Problem(format!(
+            return Err(problem!(
                 "a majority did not confirm the documents of {}: {}; see quorate status, and \
                  restore again",
                 Foreign(&self.place),
                 Foreign(&error.message)
-            )));
+            ));
         }
         if let Some(other) =
             failure.write_errors.iter().find(|e| e.code != Some(ErrorCode::DUPLICATE_KEY.0))
         {
-            return Err(Failure::Problem(format!(
+            return Err(problem!(
                 "the document with _id {} of {} is refused: {}; correct the options of the \
                  collection, and restore again",
                 Foreign(batch.get(other.index).map(id_text).unwrap_or_default()),
                 Foreign(&self.place),
                 Foreign(&other.message)
-            )));
+            ));
         }
         let there: Vec<&RawDocumentBuf> =
             failure.write_errors.iter().filter_map(|error| batch.get(error.index)).collect();

@@ -369,8 +369,8 @@ fn key_of(id: &Bson) -> Result<Vec<u8>, Failure> {
 }
 
 fn broken(what: &str) -> Failure {
-    Failure::Problem(format!(
+    problem!(
         "oplog.bson cannot be applied: {what}; dump again, or remove oplog.bson to restore without \
          the changes during the dump"
-    ))
+    )
 }

@@ -37,11 +37,11 @@ impl Work<'_> {
         screen: &mut Screen,
     ) -> Result<Outcome, Failure> {
         let damaged = |error: io::Error| {
-            Failure::Problem(format!(
+            problem!(
                 "the archive {} cannot be read: {error}; give a whole one, with --gzip if it is \
                  compressed",
                 path.display()
-            ))
+            )
         };
         let reader = self.open_archive(path).and_then(Reader::open).map_err(damaged)?;
         let named = reader.collections.clone();

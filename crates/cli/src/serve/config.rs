@@ -31,14 +31,13 @@ pub(super) fn with_file(
     let place_given = EXCLUSIVE.iter().any(|name| is_among(name, &given));
     let text = std::fs::read_to_string(path).map_err(|error| {
         let advice = "check the path, or print one to start from with --print-config";
-        Failure::Misuse(format!("{} cannot be read: {error}; {advice}", path.display()))
+        misuse!("{} cannot be read: {error}; {advice}", path.display())
     })?;
     let read = match mongod::is_wanted(path) {
         true => options_of_mongod(&text, place_given),
         false => options_of(&text, place_given).map(|options| (options, Vec::new())),
     };
-    let (options, ignored) =
-        read.map_err(|why| Failure::Misuse(format!("{}: {why}", path.display())))?;
+    let (options, ignored) = read.map_err(|why| misuse!("{}: {why}", path.display()))?;
     let all = options.into_iter().map(OsString::from).chain(given);
     let merged = parse(all).map_err(|error| Failure::Misuse(error.to_string()))?;
     Ok((merged, ignored))

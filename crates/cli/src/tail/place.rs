@@ -27,7 +27,7 @@ impl Place {
         let Some(path) = file else { return Ok(Self { file: None, token: None }) };
         let wrong = |what: String| {
             let path = path.display();
-            Failure::Misuse(format!("{path}: {what}; remove the file or give another"))
+            misuse!("{path}: {what}; remove the file or give another")
         };
         let text = match fs::metadata(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
@@ -75,7 +75,7 @@ impl Place {
 
 fn unwritable(path: &Path, error: &io::Error) -> Failure {
     let path = path.display();
-    Failure::Problem(format!("{path}: cannot be written ({error}); give a file that can"))
+    problem!("{path}: cannot be written ({error}); give a file that can")
 }
 
 fn write(path: &Path, token: &RawDocumentBuf) -> io::Result<()> {
@@ -104,10 +104,10 @@ impl Since {
     pub(super) fn parse(text: &str, now: Duration) -> Result<Self, Failure> {
         let time = ago(text, now).or_else(|| moment(text)).or_else(|| exact(text));
         time.map(Self).ok_or_else(|| {
-            Failure::Misuse(format!(
+            misuse!(
                 "--since {text:?} is no time; write 15m, 2h, 1d, 2026-11-15T20:00:00Z or seconds \
                  since 1970"
-            ))
+            )
         })
     }
 

@@ -50,7 +50,7 @@ struct Shown {
 impl Shown {
     fn read(change: &RawDocument) -> Result<Self, Failure> {
         let document = Document::try_from(change).map_err(|error| {
-            Failure::Problem(format!("a change cannot be read: {error}; look at the server's log"))
+            problem!("a change cannot be read: {error}; look at the server's log")
         })?;
         let ns = document.get_document("ns").ok();
         let name = |key| ns.and_then(|ns| ns.get_str(key).ok());

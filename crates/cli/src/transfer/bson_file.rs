@@ -78,7 +78,7 @@ pub(crate) fn read_text(path: &Path) -> Result<String, Failure> {
         Ok(text)
     };
     read().map_err(|error: io::Error| {
-        Failure::Problem(format!("{} cannot be read: {error}; dump again", path.display()))
+        problem!("{} cannot be read: {error}; dump again", path.display())
     })
 }
 
@@ -93,10 +93,7 @@ impl Documents {
     /// Opens a file.
     pub(crate) fn open(path: &Path, tally: &Arc<Tally>) -> Result<Self, Failure> {
         let source = open(path, tally).map_err(|error| {
-            Failure::Problem(format!(
-                "{} cannot be opened: {error}; check its rights",
-                path.display()
-            ))
+            problem!("{} cannot be opened: {error}; check its rights", path.display())
         })?;
         Ok(Self { source, path: path.to_owned(), place: 0 })
     }
@@ -109,11 +106,11 @@ impl Documents {
                 self.place += document.as_bytes().len() as u64;
                 Ok(Some(document))
             }
-            Err(error) => Err(Failure::Problem(format!(
+            Err(error) => Err(problem!(
                 "{} is damaged at byte {}: {error}; dump again",
                 self.path.display(),
                 self.place
-            ))),
+            )),
         }
     }
 }

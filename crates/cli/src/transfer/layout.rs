@@ -191,11 +191,11 @@ impl Dump {
             }
         }
         if dump.pieces.is_empty() {
-            return Err(Failure::Problem(format!(
+            return Err(problem!(
                 "{} holds no dump: there is no DATABASE/COLLECTION.bson; give the directory that \
                  quorate dump or mongodump has written",
                 directory.display()
-            )));
+            ));
         }
         Ok(dump)
     }
@@ -224,17 +224,17 @@ impl Dump {
             };
             let collection = metadata.collection.clone().or_else(|| unescape(&stem));
             let collection = collection.ok_or_else(|| {
-                Failure::Problem(format!(
+                problem!(
                     "{}/{stem} is no name of a dump's file; remove the file, or dump again",
                     directory.display()
-                ))
+                )
             })?;
             let place = Place::new(database, &collection);
             self.pieces.push(Piece { place, metadata, documents: find(&stem, ".bson") });
             if self.pieces.len() > MAX_PIECES {
-                return Err(Failure::Problem(format!(
+                return Err(problem!(
                     "the dump has more than {MAX_PIECES} collections; restore parts with --only"
-                )));
+                ));
             }
         }
         Ok(())
@@ -244,10 +244,7 @@ impl Dump {
 fn read_metadata(path: &Path) -> Result<Metadata, Failure> {
     let text = bson_file::read_text(path)?;
     Metadata::parse(&text).map_err(|error| {
-        Failure::Problem(format!(
-            "{} is not the metadata of a collection: {error}; dump again",
-            path.display()
-        ))
+        problem!("{} is not the metadata of a collection: {error}; dump again", path.display())
     })
 }
 
@@ -257,18 +254,14 @@ fn without_gz(name: &str) -> &str {
 
 fn name_of(path: &Path) -> Result<String, Failure> {
     let name = path.file_name().and_then(|name| name.to_str());
-    name.map(str::to_owned).ok_or_else(|| {
-        Failure::Problem(format!("{} has a name that is no text; remove it", path.display()))
-    })
+    name.map(str::to_owned)
+        .ok_or_else(|| problem!("{} has a name that is no text; remove it", path.display()))
 }
 
 /// The paths in a directory, in order.
 fn listed(directory: &Path) -> Result<Vec<PathBuf>, Failure> {
     let failed = |error: std::io::Error| {
-        Failure::Problem(format!(
-            "{} cannot be read: {error}; give the directory of a dump",
-            directory.display()
-        ))
+        problem!("{} cannot be read: {error}; give the directory of a dump", directory.display())
     };
     let mut paths = Vec::new();
     for entry in fs::read_dir(directory).map_err(failed)? {

@@ -66,10 +66,10 @@ impl Access {
             }
         };
         let failed = |error: io::Error| {
-            Failure::Problem(format!(
+            problem!(
                 "cannot keep the login and the certificates in {}: {error}; give another --data",
                 directory.display()
-            ))
+            )
         };
         DirBuilder::new().mode(0o700).recursive(true).create(&directory).map_err(failed)?;
         let directory = directory.canonicalize().map_err(failed)?;
@@ -198,9 +198,8 @@ pub(super) fn write_secret(path: &Path, text: &str) -> io::Result<()> {
 
 fn random<const LENGTH: usize>() -> Result<[u8; LENGTH], Failure> {
     let mut bytes = [0; LENGTH];
-    getrandom::fill(&mut bytes).map_err(|error| {
-        Failure::Problem(format!("the system has no random numbers: {error}; try again"))
-    })?;
+    getrandom::fill(&mut bytes)
+        .map_err(|error| problem!("the system has no random numbers: {error}; try again"))?;
     Ok(bytes)
 }
 
@@ -221,9 +220,7 @@ fn certificates() -> Result<(String, String), Failure> {
         let certificate = server.signed_by(&key, &issuer)?;
         Ok((issuer.pem(), certificate.pem() + &key.serialize_pem()))
     };
-    made().map_err(|error| {
-        Failure::Problem(format!("no certificate can be made: {error}; try without --tls"))
-    })
+    made().map_err(|error| problem!("no certificate can be made: {error}; try without --tls"))
 }
 
 /// Text for a connection string: everything but letters, digits and a few marks is encoded.

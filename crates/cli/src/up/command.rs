@@ -108,9 +108,8 @@ impl Running {
 }
 
 fn told(status: std::io::Result<ExitStatus>) -> Result<Outcome, Failure> {
-    let status = status.map_err(|error| {
-        Failure::Problem(format!("the end of the command cannot be seen: {error}; try again"))
-    })?;
+    let status = status
+        .map_err(|error| problem!("the end of the command cannot be seen: {error}; try again"))?;
     let code = status.code().or_else(|| status.signal().map(|signal| SIGNALLED + signal));
     let code = code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1);
     Ok(if code == 0 { Outcome::Fine } else { Outcome::Code(code) })

@@ -53,13 +53,13 @@ impl Order {
 /// Asks the process that looks after this set. Returns what it says.
 pub(crate) fn order(set: &RunningSet, order: &Order) -> Result<String, Failure> {
     let failed = |error: std::io::Error| {
-        Failure::Problem(format!(
+        problem!(
             "the quorate up of {} (process {}) does not answer: {error}; stop the set with {} and \
              start it again",
             set.name,
             set.keeper.pid(),
             set.stop_command()
-        ))
+        )
     };
     let mut stream = UnixStream::connect(set.control_path()?).map_err(failed)?;
     stream.set_read_timeout(Some(ANSWER_WITHIN)).map_err(failed)?;
@@ -105,11 +105,11 @@ impl Drop for Control {
 }
 
 fn unusable(path: &Path, error: &std::io::Error) -> Failure {
-    Failure::Problem(format!(
+    problem!(
         "cannot listen on {}: {error}; set XDG_RUNTIME_DIR to a directory of your own with a short \
          name",
         path.display()
-    ))
+    )
 }
 
 async fn answer(stream: tokio::net::UnixStream, handle: &Handle) {

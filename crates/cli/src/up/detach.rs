@@ -28,9 +28,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub(super) fn start(arguments: &UpArguments, screen: &mut Screen) -> Result<Outcome, Failure> {
     let log = running::directory()?.join(format!("up-{}.log", std::process::id()));
     let failed = |error: std::io::Error| {
-        Failure::Problem(format!(
-            "cannot start in the background: {error}; try without --detach to see more"
-        ))
+        problem!("cannot start in the background: {error}; try without --detach to see more")
     };
     let written = File::create(&log).map_err(failed)?;
     let errors = written.try_clone().map_err(failed)?;
@@ -70,9 +68,9 @@ fn wait(
             }
             line.clear();
         } else if let Ok(Some(status)) = keeper.try_wait() {
-            return Err(Failure::Problem(format!(
+            return Err(problem!(
                 "the set ended before it was ready ({status}); try without --detach to see more"
-            )));
+            ));
         } else if Instant::now() > deadline {
             return Err(super::too_slow());
         } else {

@@ -78,9 +78,8 @@ impl Member {
     }
 
     fn start(id: u8, recipe: Recipe) -> Result<Self, Failure> {
-        let failed = |error: io::Error| {
-            Failure::Problem(format!("member {id} cannot be started: {error}; {CHECK_LIMITS}"))
-        };
+        let failed =
+            |error: io::Error| problem!("member {id} cannot be started: {error}; {CHECK_LIMITS}");
         let mut command = Command::new(std::env::current_exe().map_err(failed)?);
         command.args(["serve", "--json", "--until-stdin-closes", "--breakable"]);
         command.arg("--enable-test-commands");
@@ -97,12 +96,13 @@ impl Member {
         // Waiting for the process would close it.
         let leash = process.stdin.take();
         let stdout = process.stdout.take();
-        let says = stdout.map(|stdout| BufReader::new(stdout).lines()).ok_or_else(|| {
-            Failure::Problem(format!("member {id} says nothing; this is a defect, report it"))
-        })?;
-        let identity = process.id().and_then(ProcessId::of).ok_or_else(|| {
-            Failure::Problem(format!("member {id} did not start; its reason is above"))
-        })?;
+        let says = stdout
+            .map(|stdout| BufReader::new(stdout).lines())
+            .ok_or_else(|| problem!("member {id} says nothing; this is a defect, report it"))?;
+        let identity = process
+            .id()
+            .and_then(ProcessId::of)
+            .ok_or_else(|| problem!("member {id} did not start; its reason is above"))?;
         let condition = Process::Running;
         Ok(Self { id, recipe, host: String::new(), process, identity, leash, says, condition })
     }
@@ -119,7 +119,7 @@ impl Member {
             }
         }
         // The member has written its reason to stderr, which it shares with this process.
-        Err(Failure::Problem(format!("member {} did not start; its reason is above", self.id)))
+        Err(problem!("member {} did not start; its reason is above", self.id))
     }
 
     /// Sends a signal that changes its condition. False if the process is gone.
@@ -146,11 +146,11 @@ impl Member {
                 let mut again = Self::start(self.id, self.recipe.clone())?;
                 let listening = timeout(LISTEN_WITHIN, again.listening()).await;
                 listening.unwrap_or_else(|_| {
-                    Err(Failure::Problem(format!(
+                    Err(problem!(
                         "member {} does not listen after {} s; look at what it says",
                         self.id,
                         LISTEN_WITHIN.as_secs()
-                    )))
+                    ))
                 })?;
                 *self = again;
                 Ok(true)

@@ -107,10 +107,7 @@ impl Plan {
         };
         let path = directory.join(SET_FILE);
         write_secret(&path, &format!("{:#}\n", remembered.to_json())).map_err(|error| {
-            Failure::Problem(format!(
-                "cannot write into {}: {error}; give another --data",
-                directory.display()
-            ))
+            problem!("cannot write into {}: {error}; give another --data", directory.display())
         })?;
         let _ = std::fs::remove_file(directory.join(PORTS_FILE));
         Ok(())
@@ -160,45 +157,42 @@ impl Remembered {
         if let (Some(name), Some(wanted)) = (&self.name, &arguments.name)
             && name != wanted
         {
-            return Err(Failure::Misuse(format!(
+            return Err(misuse!(
                 "{shown} holds the set {}, not {}; leave out --name, or give another --data",
                 Foreign(name),
                 Foreign(wanted)
-            )));
+            ));
         }
         let count = arguments.processes();
         if self.ports.len() != count {
-            return Err(Failure::Misuse(format!(
+            return Err(misuse!(
                 "{shown} holds a set of {} members, not of {count}; give the same --members and \
                  --arbiters, or another --data",
                 self.ports.len()
-            )));
+            ));
         }
         let first = self.ports.first().copied().unwrap_or_default();
         match arguments.port {
-            Some(port) if port != 0 && port != first => Err(Failure::Misuse(format!(
+            Some(port) if port != 0 && port != first => Err(misuse!(
                 "{shown} holds a set whose members listen on {}, and know each other by that, not \
                  on {port}; leave out --port, or give another --data",
                 listed(&self.ports)
-            ))),
+            )),
             _ => Ok(()),
         }
     }
 }
 
 fn damaged(path: &Path) -> Failure {
-    Failure::Problem(format!(
-        "{} is damaged; restore it from a copy, or give another --data",
-        path.display()
-    ))
+    problem!("{} is damaged; restore it from a copy, or give another --data", path.display())
 }
 
 fn check_votes(arguments: &UpArguments) -> Result<(), Failure> {
     match arguments.processes() {
-        count if count > MAX_VOTES => Err(Failure::Misuse(format!(
+        count if count > MAX_VOTES => Err(misuse!(
             "a set has at most {MAX_VOTES} votes, and this one would have {count}; give fewer \
              --members, or no --arbiters"
-        ))),
+        )),
         _ => Ok(()),
     }
 }
@@ -209,14 +203,14 @@ fn check_unused(directory: &Path) -> Result<(), Failure> {
     let running = RunningSet::all()?.into_iter().find(|set| set.data == here);
     match running {
         None => Ok(()),
-        Some(set) => Err(Failure::Problem(format!(
+        Some(set) => Err(problem!(
             "{} is in use: its set {} runs already, at {}; use that one, or stop it with: quorate \
              down --data {}",
             directory.display(),
             set.name,
             listed(set.hosts()),
             directory.display()
-        ))),
+        )),
     }
 }
 
@@ -225,11 +219,11 @@ fn check_free(ports: &[u16], directory: &Path) -> Result<(), Failure> {
     let taken = ports.iter().find(|port| TcpListener::bind((Ipv4Addr::LOCALHOST, **port)).is_err());
     match taken {
         None => Ok(()),
-        Some(port) => Err(Failure::Problem(format!(
+        Some(port) => Err(problem!(
             "port {port} is taken, and the set in {} needs it, because its members know each other \
              by their ports; see which process has it: ss -ltnp | grep :{port}",
             directory.display()
-        ))),
+        )),
     }
 }
 
@@ -253,9 +247,7 @@ fn free_ports(arguments: &UpArguments, screen: &mut Screen) -> Result<Vec<u16>, 
             break;
         }
         next = next.checked_add(1).filter(|_| taken.len() < PORTS_TRIED).ok_or_else(|| {
-            Failure::Problem(format!(
-                "no {wanted} free ports from {first} on; give another --port, 0 for any"
-            ))
+            problem!("no {wanted} free ports from {first} on; give another --port, 0 for any")
         })?;
     }
     if let (Some(first), Some(last)) = (taken.first(), taken.last()) {

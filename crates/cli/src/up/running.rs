@@ -55,10 +55,10 @@ impl RunningSet {
         let path = self.path(&directory()?);
         let text = format!("{:#}\n", self.to_json());
         whole_file::replace(&path, &text, PUBLIC).map_err(|error| {
-            Failure::Problem(format!(
+            problem!(
                 "cannot write {}: {error}; make room, or set XDG_RUNTIME_DIR to another directory",
                 path.display()
-            ))
+            )
         })
     }
 
@@ -234,10 +234,10 @@ pub(super) fn directory() -> Result<PathBuf, Failure> {
 }
 
 fn unusable(directory: &Path, error: &io::Error) -> Failure {
-    Failure::Problem(format!(
+    problem!(
         "cannot use {}: {error}; set XDG_RUNTIME_DIR to a directory of your own",
         directory.display()
-    ))
+    )
 }
 
 #[cfg(test)]

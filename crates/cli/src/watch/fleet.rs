@@ -110,7 +110,7 @@ pub(super) async fn run(path: &Path, screen: &mut Screen) -> Result<Outcome, Fai
 /// The deployments of a file, by name.
 fn read(path: &Path) -> Result<Vec<(String, ConnectionString)>, Failure> {
     let shown = path.display();
-    let misuse = |why: String| Failure::Misuse(format!("the fleet file {shown} {why}"));
+    let misuse = |why: String| misuse!("the fleet file {shown} {why}");
     let size = std::fs::metadata(path).map(|file| file.len()).unwrap_or_default();
     if size > MAX_FILE {
         return Err(misuse(format!("has more than {MAX_FILE} bytes; split it")));
