@@ -19,7 +19,7 @@ use serde_json::json;
 
 use crate::connect;
 use crate::restore::moment;
-use crate::screen::{FINE, Failure, Outcome, Screen};
+use crate::screen::{FINE, Failure, Outcome, Result, Screen};
 use crate::transfer;
 use crate::transfer::tally::{Size, Tally};
 use crate::words::{Foreign, Span};
@@ -59,7 +59,7 @@ pub(crate) struct BackupArguments {
 }
 
 /// Backs up, or goes forward.
-pub(crate) fn run(arguments: &BackupArguments, screen: &mut Screen) -> Result<Outcome, Failure> {
+pub(crate) fn run(arguments: &BackupArguments, screen: &mut Screen) -> Result<Outcome> {
     let uri = connect::parse(&arguments.uri)?;
     let runtime = transfer::runtime()?;
     runtime.block_on(async {
@@ -89,7 +89,7 @@ async fn back_up(
     arguments: &BackupArguments,
     client: &Client,
     screen: &mut Screen,
-) -> Result<Outcome, Failure> {
+) -> Result<Outcome> {
     let began = Instant::now();
     if arguments.directory.exists() {
         return Err(failed(&BackupError::Exists(arguments.directory.clone())));
@@ -127,7 +127,7 @@ async fn receive(
     arguments: &BackupArguments,
     client: &Client,
     tally: &Tally,
-) -> Result<(u64, Option<OpTimeAndWallTime>), Failure> {
+) -> Result<(u64, Option<OpTimeAndWallTime>)> {
     let lost = |error: Error| connect::failed(&error, &arguments.uri);
     let admin = client.database("admin");
     let mut pieces =
@@ -153,7 +153,7 @@ async fn forward(
     arguments: &BackupArguments,
     client: &Client,
     screen: &mut Screen,
-) -> Result<Outcome, Failure> {
+) -> Result<Outcome> {
     let began = Instant::now();
     let opened = tokio::task::block_in_place(|| Backup::open(&arguments.directory));
     let mut backup = opened.map_err(|error| failed(&error))?;
@@ -187,7 +187,7 @@ async fn go_forward(
     arguments: &BackupArguments,
     client: &Client,
     backup: &mut Backup,
-) -> Result<usize, Failure> {
+) -> Result<usize> {
     let lost = |error: Error| connect::failed(&error, &arguments.uri);
     let start = backup.last().op_time;
     let since = Timestamp { time: start.timestamp.seconds, increment: start.timestamp.increment };
@@ -224,7 +224,7 @@ async fn go_forward(
     Ok(applied + apply(backup, batch.whole())?)
 }
 
-fn apply(backup: &mut Backup, entries: Vec<RawDocumentBuf>) -> Result<usize, Failure> {
+fn apply(backup: &mut Backup, entries: Vec<RawDocumentBuf>) -> Result<usize> {
     let count = entries.len();
     let applied = tokio::task::block_in_place(|| backup.apply(entries));
     applied.map(|()| count).map_err(|error| failed(&error))

@@ -7,11 +7,11 @@ use quorate_protocol::{ReadPreference, ServerAddress};
 use quorate_seed_list::{ResolveError, SeedListResolver};
 
 use crate::remedy::CHECK_LIMITS;
-use crate::screen::Failure;
+use crate::screen::{Failure, Result};
 use crate::words::OneLine;
 
 /// Reads a connection string.
-pub(crate) fn parse(text: &str) -> Result<ConnectionString, Failure> {
+pub(crate) fn parse(text: &str) -> Result<ConnectionString> {
     ConnectionString::parse(text).map_err(|error| Failure::Misuse(error.to_string()))
 }
 
@@ -36,7 +36,7 @@ pub(crate) async fn find_seeds(
 pub(crate) async fn client(
     uri: &ConnectionString,
     change: impl FnOnce(&mut ClientOptions),
-) -> Result<(Client, ClientOptions), Failure> {
+) -> Result<(Client, ClientOptions)> {
     let mut kept = ClientOptions::from_connection_string(uri);
     let change = |options: &mut ClientOptions| {
         change(options);
@@ -77,7 +77,7 @@ pub(crate) fn tls_options(uri: &ConnectionString) -> TlsOptions {
 }
 
 /// A runtime for one command: one thread, since all it does is wait for sockets.
-pub(crate) fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
+pub(crate) fn runtime() -> Result<tokio::runtime::Runtime> {
     let built = tokio::runtime::Builder::new_current_thread().enable_all().build();
     built.map_err(|error| not_started(&error))
 }

@@ -32,7 +32,7 @@ use crate::connect;
 use crate::finding::{Finding, Severity, Stops};
 use crate::pasted::{self, Diagnosis};
 use crate::progress::Progress;
-use crate::screen::{Failure, Outcome, QUIET, STRONG, Screen};
+use crate::screen::{Failure, Outcome, QUIET, Result, STRONG, Screen};
 use crate::words::Foreign;
 use examination::{ExaminationError, examine};
 use probe::{Prober, ServerProbe};
@@ -43,7 +43,7 @@ use verdict::{Answers, Summary};
 const STAGE_LIMIT: Duration = Duration::from_secs(5);
 
 /// Diagnoses a pasted message or a deployment.
-pub(crate) fn run(arguments: &DoctorArguments, screen: &mut Screen) -> Result<Outcome, Failure> {
+pub(crate) fn run(arguments: &DoctorArguments, screen: &mut Screen) -> Result<Outcome> {
     match (&arguments.error, &arguments.uri) {
         (Some(text), _) => message(text, screen),
         (None, Some(uri)) => deployment(uri, screen),
@@ -53,7 +53,7 @@ pub(crate) fn run(arguments: &DoctorArguments, screen: &mut Screen) -> Result<Ou
     }
 }
 
-fn message(given: &str, screen: &mut Screen) -> Result<Outcome, Failure> {
+fn message(given: &str, screen: &mut Screen) -> Result<Outcome> {
     let text = match given {
         "-" => read_stdin()?,
         text => text.to_owned(),
@@ -75,7 +75,7 @@ fn message(given: &str, screen: &mut Screen) -> Result<Outcome, Failure> {
     Ok(Outcome::Fine)
 }
 
-fn deployment(given: &str, screen: &mut Screen) -> Result<Outcome, Failure> {
+fn deployment(given: &str, screen: &mut Screen) -> Result<Outcome> {
     let uri = match ConnectionString::parse(given) {
         Ok(uri) => uri,
         Err(error) => return conclude(Answers::NONE, vec![unreadable(&error)], screen),
@@ -168,11 +168,7 @@ fn no_seeds(error: &ResolveError) -> Finding {
 }
 
 /// Tells the verdict, then the findings of a deployment, those of one cause together.
-fn conclude(
-    answers: Answers,
-    findings: Vec<Finding>,
-    screen: &mut Screen,
-) -> Result<Outcome, Failure> {
+fn conclude(answers: Answers, findings: Vec<Finding>, screen: &mut Screen) -> Result<Outcome> {
     let mut findings = verdict::merged(findings);
     findings.sort_by_key(|finding| finding.severity);
     let summary = Summary::of(answers, &findings);
@@ -199,7 +195,7 @@ fn tell_findings(findings: &[Finding], screen: &mut Screen) -> io::Result<()> {
 }
 
 /// Reads stdin to its end and keeps as much of it as is examined, and no more.
-fn read_stdin() -> Result<String, Failure> {
+fn read_stdin() -> Result<String> {
     let mut kept = VecDeque::new();
     let mut stdin = io::stdin().lock();
     loop {

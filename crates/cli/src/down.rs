@@ -11,7 +11,7 @@ use rustix::process::Signal;
 use serde_json::json;
 
 use crate::arguments::DownArguments;
-use crate::screen::{Failure, Outcome, Screen, WARNING};
+use crate::screen::{Failure, Outcome, Result, Screen, WARNING};
 use crate::up::running::{RunningMember, RunningSet};
 use crate::words::listed;
 
@@ -22,7 +22,7 @@ const STOP_WITHIN: Duration = Duration::from_secs(20);
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
 /// Stops what was named, or the only set that runs.
-pub(crate) fn run(arguments: &DownArguments, screen: &mut Screen) -> Result<Outcome, Failure> {
+pub(crate) fn run(arguments: &DownArguments, screen: &mut Screen) -> Result<Outcome> {
     let running = RunningSet::all()?;
     let chosen = choose(arguments, running)?;
     if chosen.is_empty() {
@@ -39,7 +39,7 @@ pub(crate) fn run(arguments: &DownArguments, screen: &mut Screen) -> Result<Outc
     Ok(outcome)
 }
 
-fn choose(arguments: &DownArguments, running: Vec<RunningSet>) -> Result<Vec<RunningSet>, Failure> {
+fn choose(arguments: &DownArguments, running: Vec<RunningSet>) -> Result<Vec<RunningSet>> {
     let is_named = arguments.name.is_some() || arguments.data.is_some() || arguments.port.is_some();
     let data = arguments.data.as_ref().map(|data| data.canonicalize().unwrap_or(data.clone()));
     let wanted = |set: &RunningSet| {
@@ -74,7 +74,7 @@ fn described(sets: &[RunningSet]) -> String {
     lines.collect()
 }
 
-fn stop(set: &RunningSet, screen: &mut Screen) -> Result<Outcome, Failure> {
+fn stop(set: &RunningSet, screen: &mut Screen) -> Result<Outcome> {
     let (mut waiting, gone): (Vec<&RunningMember>, Vec<_>) =
         set.members.iter().partition(|member| member.process.is_alive());
     for member in gone {
@@ -120,12 +120,7 @@ fn ask(member: &RunningMember) {
     member.process.signal(Signal::CONT);
 }
 
-fn tell(
-    member: &RunningMember,
-    how: &str,
-    words: &str,
-    screen: &mut Screen,
-) -> Result<(), Failure> {
+fn tell(member: &RunningMember, how: &str, words: &str, screen: &mut Screen) -> Result<()> {
     let (id, host, pid) = (member.id, &member.host, member.process.pid());
     screen.event("member_stopped", json!({"id": id, "host": host, "pid": pid, "how": how}))?;
     screen.talk_unless_json(format_args!("member {id} ({host}, process {pid}) {words}"));

@@ -40,7 +40,7 @@ use crate::arguments::SwitchoverArguments;
 use crate::clock;
 use crate::connect;
 use crate::remedy;
-use crate::screen::{Failure, Outcome, Screen};
+use crate::screen::{Outcome, Result, Screen};
 use crate::signals;
 use crate::up::running::RunningSet;
 use crate::what_if::{self, Forecast, Writes};
@@ -94,7 +94,7 @@ struct Plan<'a> {
 }
 
 /// Breaks the set, measures, and mends it.
-pub(crate) fn run(arguments: &DrillArguments, screen: &mut Screen) -> Result<Outcome, Failure> {
+pub(crate) fn run(arguments: &DrillArguments, screen: &mut Screen) -> Result<Outcome> {
     let plan = Plan {
         uri: &arguments.uri,
         kind: arguments.fault(),
@@ -115,10 +115,7 @@ pub(crate) fn run(arguments: &DrillArguments, screen: &mut Screen) -> Result<Out
 }
 
 /// Lets a named member lead, and measures.
-pub(crate) fn switch_over(
-    arguments: &SwitchoverArguments,
-    screen: &mut Screen,
-) -> Result<Outcome, Failure> {
+pub(crate) fn switch_over(arguments: &SwitchoverArguments, screen: &mut Screen) -> Result<Outcome> {
     let plan = Plan {
         uri: &arguments.uri,
         kind: Kind::HandOver,
@@ -129,7 +126,7 @@ pub(crate) fn switch_over(
     carry_out(&plan, screen).map(|(outcome, _)| outcome)
 }
 
-fn carry_out(plan: &Plan<'_>, screen: &mut Screen) -> Result<(Outcome, Option<Scored>), Failure> {
+fn carry_out(plan: &Plan<'_>, screen: &mut Screen) -> Result<(Outcome, Option<Scored>)> {
     let uri = connect::parse(plan.uri)?;
     connect::runtime()?.block_on(async {
         let (uri, seeds) =
@@ -156,7 +153,7 @@ async fn drill(
     client: &Client,
     database: &str,
     screen: &mut Screen,
-) -> Result<(Outcome, Option<Scored>), Failure> {
+) -> Result<(Outcome, Option<Scored>)> {
     let mut progress = Progress::new(screen.is_json());
     let primary = find_primary(plan, uri, client, &mut progress).await?;
     if plan.to == Some(primary.address()) {
@@ -221,7 +218,7 @@ async fn find_primary(
     uri: &ConnectionString,
     client: &Client,
     progress: &mut Progress,
-) -> Result<Arc<ServerDescription>, Failure> {
+) -> Result<Arc<ServerDescription>> {
     let ping = rawdoc! { "ping": 1 };
     let wanted = uri.options().server_selection_timeout;
     let within = wanted.map_or(FIND_WITHIN, |wanted| wanted.min(FIND_WITHIN));
@@ -267,7 +264,7 @@ fn permit(
     primary: &ServerDescription,
     ours: Option<&RunningSet>,
     database: &str,
-) -> Result<(), Failure> {
+) -> Result<()> {
     if ours.is_some() {
         return Ok(());
     }
@@ -313,7 +310,7 @@ async fn measure(
     writer: &Writer,
     progress: &mut Progress,
     screen: &mut Screen,
-) -> Result<(Timeline, Option<Forecast>), Failure> {
+) -> Result<(Timeline, Option<Forecast>)> {
     progress.stage("warming up");
     let warm = progress.follow(WARM_UP_WITHIN, writer.acknowledged(WARM_UP_WRITES)).await;
     if warm.is_none() {
@@ -394,7 +391,7 @@ fn tell_moment(
     timeline: &Timeline,
     fault: &Fault,
     screen: &mut Screen,
-) -> Result<(), Failure> {
+) -> Result<()> {
     let Some(told) = timeline.told(moment, fault) else { return Ok(()) };
     screen.line(format_args!("{:>10.1} ms  {}", told.after_fault_ms, told.text))?;
     screen.flush()?;

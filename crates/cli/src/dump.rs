@@ -23,7 +23,7 @@ use tokio::task::JoinSet;
 use self::progress::Left;
 use self::target::{Sink, Target};
 use crate::connect;
-use crate::screen::{FINE, Failure, Outcome, Screen, WARNING};
+use crate::screen::{FINE, Outcome, Result, Screen, WARNING};
 use crate::transfer::layout::{Metadata, Place};
 use crate::transfer::reading::{Order, Reading};
 use crate::transfer::tally::{Size, Tally};
@@ -69,7 +69,7 @@ pub(crate) struct DumpArguments {
     pub(crate) jobs: u8,
 }
 
-pub(crate) fn run(arguments: &DumpArguments, screen: &mut Screen) -> Result<Outcome, Failure> {
+pub(crate) fn run(arguments: &DumpArguments, screen: &mut Screen) -> Result<Outcome> {
     let uri = connect::parse(&arguments.uri)?;
     let selection = Selection::parse(&arguments.only)?;
     let runtime = transfer::runtime()?;
@@ -91,7 +91,7 @@ async fn dump(
     selection: &Selection,
     client: &Client,
     screen: &mut Screen,
-) -> Result<Outcome, Failure> {
+) -> Result<Outcome> {
     let began = Instant::now();
     let failed = |error: Error| connect::failed(&error, &arguments.uri);
     let mut left = target::left(arguments)?;
@@ -264,7 +264,7 @@ async fn write_all(
     sources: Vec<Source>,
     left: Option<Left>,
     tally: &Arc<Tally>,
-) -> Result<Written, Failure> {
+) -> Result<Written> {
     let mut written = Written::default();
     let mut waiting = sources.into_iter();
     let mut running = JoinSet::new();
@@ -312,7 +312,7 @@ async fn write(
     mut sink: Sink,
     tally: &Tally,
     uri: &str,
-) -> Result<(usize, usize), Failure> {
+) -> Result<(usize, usize)> {
     let Place { database, collection } = &source.place;
     let (mut documents, mut bytes) = (0, 0);
     // The order of a capped collection is part of it.

@@ -14,7 +14,7 @@ use serde_json::json;
 
 use crate::connect;
 use crate::run::relaxed;
-use crate::screen::{FINE, Failure, Outcome, Screen};
+use crate::screen::{FINE, Failure, Outcome, Result, Screen};
 use crate::transfer::csv;
 use crate::transfer::layout::Place;
 use crate::transfer::reading::{Order, Reading};
@@ -80,7 +80,7 @@ pub(crate) struct ExportArguments {
     pub(crate) canonical: bool,
 }
 
-pub(crate) fn run(arguments: &ExportArguments, screen: &mut Screen) -> Result<Outcome, Failure> {
+pub(crate) fn run(arguments: &ExportArguments, screen: &mut Screen) -> Result<Outcome> {
     let uri = connect::parse(&arguments.uri)?;
     let place = collection_name(&arguments.collection)?;
     let format = arguments.format.unwrap_or(Format::of(arguments.file.as_deref()));
@@ -137,7 +137,7 @@ async fn natural_order(client: &Client, place: &Place) -> Order {
 }
 
 /// Reads `shop.orders`.
-pub(crate) fn collection_name(text: &str) -> Result<Place, Failure> {
+pub(crate) fn collection_name(text: &str) -> Result<Place> {
     match text.split_once('.') {
         Some((database, collection)) if !database.is_empty() && !collection.is_empty() => {
             Ok(Place::new(database, collection))
@@ -147,7 +147,7 @@ pub(crate) fn collection_name(text: &str) -> Result<Place, Failure> {
 }
 
 /// A document as people type it.
-fn document(text: Option<&str>, option: &str) -> Result<Option<RawDocumentBuf>, Failure> {
+fn document(text: Option<&str>, option: &str) -> Result<Option<RawDocumentBuf>> {
     let Some(text) = text else { return Ok(None) };
     let misuse =
         |what: String| misuse!("{option}: {what}; write a document such as '{{paid: false}}'");
@@ -166,7 +166,7 @@ async fn write(
     format: Format,
     mut reading: Reading,
     tally: &Tally,
-) -> Result<(usize, std::time::Duration), Failure> {
+) -> Result<(usize, std::time::Duration)> {
     let began = Instant::now();
     let growing = arguments.file.as_ref().map(|file| whole_file::beside(file, ".partial"));
     let mut out: BufWriter<Box<dyn Write>> = BufWriter::new(match &growing {

@@ -30,7 +30,7 @@ use tokio::net::TcpListener;
 
 use crate::clock;
 use crate::metrics;
-use crate::screen::{Failure, Screen};
+use crate::screen::{Result, Screen};
 use crate::task::Task;
 use crate::view::collector::Live;
 
@@ -67,7 +67,7 @@ pub(crate) struct Exporter {
 
 impl Exporter {
     /// Says where it is.
-    pub(crate) fn tell(&self, screen: &mut Screen) -> Result<(), Failure> {
+    pub(crate) fn tell(&self, screen: &mut Screen) -> Result<()> {
         let url = format!("{}://{}/metrics", self.scheme, self.address);
         screen.event("metrics", json!({"url": url}))?;
         screen.talk_unless_json(format_args!("metrics at {url}"));
@@ -77,7 +77,7 @@ impl Exporter {
 
 /// Reads the token of a file: its first line. Fails if the file cannot be read, or its first line
 /// is too short to be a secret.
-pub(crate) fn read_token(path: &Path) -> Result<String, Failure> {
+pub(crate) fn read_token(path: &Path) -> Result<String> {
     let shown = path.display();
     let text = std::fs::read_to_string(path).map_err(|error| {
         misuse!("the token file {shown} cannot be read: {error}; check its path")
@@ -105,7 +105,7 @@ pub(crate) async fn serve(
     access: Access,
     live: Live,
     client: Client,
-) -> Result<Exporter, Failure> {
+) -> Result<Exporter> {
     if !address.ip().is_loopback() && !access.is_proven() {
         return Err(misuse!(
             "other machines reach {address}, so that requests must prove who they are; give the \

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use crate::connect;
 use crate::export::{Format, collection_name};
 use crate::restore::Filling;
-use crate::screen::{FINE, Failure, Outcome, PROBLEM, Screen};
+use crate::screen::{FINE, Failure, Outcome, PROBLEM, Result, Screen};
 use crate::transfer;
 use crate::transfer::csv::{self, Records};
 use crate::transfer::tally::{Counting, Tally};
@@ -56,7 +56,7 @@ pub(crate) struct ImportArguments {
     pub(crate) drop: bool,
 }
 
-pub(crate) fn run(arguments: &ImportArguments, screen: &mut Screen) -> Result<Outcome, Failure> {
+pub(crate) fn run(arguments: &ImportArguments, screen: &mut Screen) -> Result<Outcome> {
     let uri = connect::parse(&arguments.uri)?;
     let place = collection_name(&arguments.collection)?;
     let format = arguments.format.unwrap_or(Format::of(arguments.file.as_deref()));
@@ -112,7 +112,7 @@ pub(crate) fn run(arguments: &ImportArguments, screen: &mut Screen) -> Result<Ou
     Ok(Outcome::ProblemFound)
 }
 
-fn open(arguments: &ImportArguments, tally: &Arc<Tally>) -> Result<Box<dyn BufRead>, Failure> {
+fn open(arguments: &ImportArguments, tally: &Arc<Tally>) -> Result<Box<dyn BufRead>> {
     let Some(path) = &arguments.file else { return Ok(Box::new(BufReader::new(io::stdin()))) };
     let file = File::open(path)
         .map_err(|error| problem!("{} cannot be opened: {error}; give a file", path.display()))?;
@@ -127,7 +127,7 @@ fn wrong(what: String) -> Failure {
 }
 
 /// Reads documents: a line at a time as long as each holds one value, which is the usual file and the fast way.
-async fn read_json(mut source: Box<dyn BufRead>, filling: &mut Filling) -> Result<(), Failure> {
+async fn read_json(mut source: Box<dyn BufRead>, filling: &mut Filling) -> Result<()> {
     let (mut line, mut lines) = (Vec::new(), 0_usize);
     loop {
         line.clear();
@@ -160,7 +160,7 @@ fn no_json(error: &serde_json::Error, lines: usize) -> String {
 }
 
 /// Adds a document, or each of an array of them.
-async fn add_json(filling: &mut Filling, value: Value) -> Result<(), Failure> {
+async fn add_json(filling: &mut Filling, value: Value) -> Result<()> {
     let values = match value {
         Value::Array(values) => values,
         other => vec![other],
@@ -183,7 +183,7 @@ async fn read_csv(
     arguments: &ImportArguments,
     source: Box<dyn BufRead>,
     filling: &mut Filling,
-) -> Result<(), Failure> {
+) -> Result<()> {
     let wrong = |line: usize, what: String| wrong(format!("line {line}: {what}"));
     let mut records = Records::new(source);
     let mut names = arguments.fields.clone();
@@ -225,7 +225,7 @@ async fn read_csv(
     Ok(())
 }
 
-async fn add(filling: &mut Filling, document: &Document) -> Result<(), Failure> {
+async fn add(filling: &mut Filling, document: &Document) -> Result<()> {
     let raw = RawDocumentBuf::try_from(document)
         .map_err(|error| problem!("a document cannot be written: {error}; correct the file"))?;
     filling.add(raw).await

@@ -8,7 +8,7 @@ use clap::Args;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::screen::{Failure, Outcome, QUIET, STRONG, Screen};
+use crate::screen::{Failure, Outcome, QUIET, Result, STRONG, Screen};
 use crate::up::control::{self, Order};
 use crate::up::running::{RunningMember, RunningSet};
 use crate::words::listed;
@@ -57,7 +57,7 @@ It ends cleanly and is started again, with the same data.";
 }
 
 /// Lists the sets that run.
-pub(crate) fn run(screen: &mut Screen) -> Result<Outcome, Failure> {
+pub(crate) fn run(screen: &mut Screen) -> Result<Outcome> {
     let sets = RunningSet::all()?;
     if sets.is_empty() {
         screen.talk_unless_json("no set of yours is running; start one with quorate up --detach");
@@ -110,7 +110,7 @@ fn to_json(set: &RunningSet) -> Value {
 }
 
 /// Starts a member that was stopped or died.
-pub(crate) fn start(arguments: &MemberArguments, screen: &mut Screen) -> Result<Outcome, Failure> {
+pub(crate) fn start(arguments: &MemberArguments, screen: &mut Screen) -> Result<Outcome> {
     let (set, member) = find(&arguments.member)?;
     if member.process.is_alive() {
         screen.event("member_runs", fields(&member))?;
@@ -121,7 +121,7 @@ pub(crate) fn start(arguments: &MemberArguments, screen: &mut Screen) -> Result<
 }
 
 /// Stops a member cleanly.
-pub(crate) fn stop(arguments: &MemberArguments, screen: &mut Screen) -> Result<Outcome, Failure> {
+pub(crate) fn stop(arguments: &MemberArguments, screen: &mut Screen) -> Result<Outcome> {
     let (_, member) = find(&arguments.member)?;
     stop_one(&member)?;
     screen.event("member_stopped", fields(&member))?;
@@ -130,10 +130,7 @@ pub(crate) fn stop(arguments: &MemberArguments, screen: &mut Screen) -> Result<O
 }
 
 /// Stops a member cleanly and starts it again.
-pub(crate) fn restart(
-    arguments: &MemberArguments,
-    screen: &mut Screen,
-) -> Result<Outcome, Failure> {
+pub(crate) fn restart(arguments: &MemberArguments, screen: &mut Screen) -> Result<Outcome> {
     let (set, member) = find(&arguments.member)?;
     if member.process.is_alive() {
         stop_one(&member)?;
@@ -147,7 +144,7 @@ fn fields(member: &RunningMember) -> Value {
 }
 
 /// The member of this name, and its set.
-fn find(named: &str) -> Result<(RunningSet, RunningMember), Failure> {
+fn find(named: &str) -> Result<(RunningSet, RunningMember)> {
     let sets = RunningSet::all()?;
     let is_it = |member: &&RunningMember| {
         member.host == named || member.host.rsplit(':').next() == Some(named)
@@ -164,7 +161,7 @@ fn find(named: &str) -> Result<(RunningSet, RunningMember), Failure> {
     }))
 }
 
-fn stop_one(member: &RunningMember) -> Result<(), Failure> {
+fn stop_one(member: &RunningMember) -> Result<()> {
     // One that is paused hears nothing until it goes on; one that is cut off could not hand over.
     for signal in [Signal::TERM, Signal::CONT, Signal::USR2] {
         member.process.signal(signal);
@@ -184,11 +181,7 @@ fn stop_one(member: &RunningMember) -> Result<(), Failure> {
     Ok(())
 }
 
-fn start_again(
-    set: &RunningSet,
-    member: &RunningMember,
-    screen: &mut Screen,
-) -> Result<Outcome, Failure> {
+fn start_again(set: &RunningSet, member: &RunningMember, screen: &mut Screen) -> Result<Outcome> {
     let told = control::order(set, &Order::Start(member.host.clone()))?;
     let now = RunningSet::all()?.into_iter().flat_map(|set| set.members);
     let now = now.into_iter().find(|other| other.host == member.host);

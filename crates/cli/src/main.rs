@@ -55,7 +55,7 @@ mod words;
 use std::process::ExitCode;
 
 use crate::arguments::{Arguments, Command, UpArguments};
-use crate::screen::{Failure, Outcome, Screen};
+use crate::screen::{Outcome, Result, Screen};
 use crate::up::Then;
 
 #[global_allocator]
@@ -69,7 +69,7 @@ fn main() -> ExitCode {
     screen.conclude(result)
 }
 
-fn dispatch(arguments: &Arguments, screen: &mut Screen) -> Result<Outcome, Failure> {
+fn dispatch(arguments: &Arguments, screen: &mut Screen) -> Result<Outcome> {
     match &arguments.command {
         None => up::run(&UpArguments::default(), Then::Show, screen),
         Some(Command::Up(arguments)) => up::run(arguments, Then::Wait, screen),

@@ -3,7 +3,7 @@
 use clap::Args;
 
 use crate::arguments::Arguments;
-use crate::screen::{Failure, Outcome, Screen};
+use crate::screen::{Failure, Outcome, Result, Screen};
 
 /// `quorate completions`.
 #[derive(Debug, Args)]
@@ -34,7 +34,7 @@ pub(crate) struct ManArguments {
 pub(crate) fn completions(
     arguments: &CompletionsArguments,
     screen: &mut Screen,
-) -> Result<Outcome, Failure> {
+) -> Result<Outcome> {
     let mut script = Vec::new();
     let mut command = Arguments::definitions();
     clap_complete::generate(arguments.shell, &mut command, "quorate", &mut script);
@@ -43,7 +43,7 @@ pub(crate) fn completions(
 }
 
 /// `quorate man [COMMAND]`.
-pub(crate) fn page(arguments: &ManArguments, screen: &mut Screen) -> Result<Outcome, Failure> {
+pub(crate) fn page(arguments: &ManArguments, screen: &mut Screen) -> Result<Outcome> {
     let mut root = Arguments::definitions();
     root.build();
     let command = match arguments.command.as_deref() {

@@ -37,7 +37,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::clock;
 use crate::connect;
-use crate::screen::{Failure, Outcome, Screen};
+use crate::screen::{Failure, Outcome, Result, Screen};
 use crate::signals;
 use crate::up::running::RunningSet;
 pub(crate) use arguments::ProveArguments;
@@ -54,7 +54,7 @@ const OPERATION_LIMIT: Duration = Duration::from_secs(10);
 const SETTLE_LIMIT: Duration = Duration::from_secs(90);
 
 /// Runs the workloads, or judges histories that were kept.
-pub(crate) fn run(arguments: &ProveArguments, screen: &mut Screen) -> Result<Outcome, Failure> {
+pub(crate) fn run(arguments: &ProveArguments, screen: &mut Screen) -> Result<Outcome> {
     if let Some(file) = &arguments.check {
         return check_file(file, arguments, screen);
     }
@@ -83,7 +83,7 @@ async fn prove(
     uri: &str,
     client: &Client,
     screen: &mut Screen,
-) -> Result<Outcome, Failure> {
+) -> Result<Outcome> {
     let answered = client.run_command("admin", &bson::rawdoc! { "ping": 1 }).await;
     answered.map_err(|error| connect::failed(&error, uri))?;
     let allowed = allowed(arguments, client, screen)?;
@@ -140,11 +140,7 @@ async fn prove(
 }
 
 /// The faults that the set allows: all for a set of our own, a step-down for any other after a yes.
-fn allowed(
-    arguments: &ProveArguments,
-    client: &Client,
-    screen: &mut Screen,
-) -> Result<Allowed, Failure> {
+fn allowed(arguments: &ProveArguments, client: &Client, screen: &mut Screen) -> Result<Allowed> {
     let topology = client.topology();
     let Some(primary) = topology.primary() else {
         return Err(misuse!(
@@ -219,7 +215,7 @@ async fn start(
 }
 
 /// Waits until the set takes writes again.
-async fn settle(site: &Site, uri: &str) -> Result<(), Failure> {
+async fn settle(site: &Site, uri: &str) -> Result<()> {
     let deadline = Instant::now() + SETTLE_LIMIT;
     loop {
         match site.touch().await {
@@ -230,11 +226,7 @@ async fn settle(site: &Site, uri: &str) -> Result<(), Failure> {
     }
 }
 
-fn check_file(
-    file: &Path,
-    arguments: &ProveArguments,
-    screen: &mut Screen,
-) -> Result<Outcome, Failure> {
+fn check_file(file: &Path, arguments: &ProveArguments, screen: &mut Screen) -> Result<Outcome> {
     let [workload] = arguments.workloads()[..] else {
         return Err(misuse!("say with --workload what the history is of: one of them"));
     };
@@ -257,7 +249,7 @@ fn tell(
     verdict: &Verdict,
     directory: &Path,
     screen: &mut Screen,
-) -> Result<(), Failure> {
+) -> Result<()> {
     let name = workload.name();
     let file = directory.join(format!("{name}.jsonl"));
     fs::write(&file, history.to_lines()).map_err(|error| unwritable(&file, &error))?;

@@ -22,13 +22,13 @@ use crate::clock;
 use crate::dashboard;
 use crate::progress::Reading;
 use crate::recording;
-use crate::screen::{Failure, Outcome, QUIET, STRONG, Screen};
+use crate::screen::{Outcome, QUIET, Result, STRONG, Screen};
 use crate::topology_view::topology_to_json;
 use crate::words::{Foreign, OneLine, Span, listed};
 use html::Page;
 
 /// Replays the file.
-pub(crate) fn run(arguments: &ReplayArguments, screen: &mut Screen) -> Result<Outcome, Failure> {
+pub(crate) fn run(arguments: &ReplayArguments, screen: &mut Screen) -> Result<Outcome> {
     let name = arguments.file.display().to_string();
     let (reader, length) = open(&arguments.file).map_err(|error| {
         misuse!("cannot open {name}: {error}; give a file that quorate watch --record wrote")

@@ -24,7 +24,7 @@ use self::collection::Filled;
 pub(crate) use self::collection::Filling;
 use self::replay::Replay;
 use crate::connect;
-use crate::screen::{FINE, Failure, Outcome, PROBLEM, Screen};
+use crate::screen::{FINE, Failure, Outcome, PROBLEM, Result, Screen};
 use crate::transfer::bson_file::Documents;
 use crate::transfer::layout::{Dump, Metadata, Piece, Place};
 use crate::transfer::tally::Tally;
@@ -77,7 +77,7 @@ impl RestoreArguments {
     }
 
     /// Where the dump is.
-    fn origin(&self) -> Result<Origin<'_>, Failure> {
+    fn origin(&self) -> Result<Origin<'_>> {
         match (&self.archive, self.places.as_slice()) {
             (None, [directory, _]) => Ok(Origin::Directory(Path::new(directory))),
             (Some(archive), [_]) => Ok(Origin::Archive(archive)),
@@ -103,7 +103,7 @@ pub(crate) fn moment(text: &str) -> Result<Timestamp, String> {
     Ok(Timestamp { time: read(seconds)?, increment: read(number)? })
 }
 
-pub(crate) fn run(arguments: &RestoreArguments, screen: &mut Screen) -> Result<Outcome, Failure> {
+pub(crate) fn run(arguments: &RestoreArguments, screen: &mut Screen) -> Result<Outcome> {
     let origin = arguments.origin()?;
     let uri = connect::parse(arguments.uri())?;
     let selection = Selection::parse(&arguments.only)?;
@@ -167,7 +167,7 @@ impl Done {
 }
 
 impl Work<'_> {
-    async fn directory(&self, dump: Dump, screen: &mut Screen) -> Result<Outcome, Failure> {
+    async fn directory(&self, dump: Dump, screen: &mut Screen) -> Result<Outcome> {
         let pieces: Vec<Piece> =
             dump.pieces.into_iter().filter(|piece| self.is_wanted(&piece.place)).collect();
         for path in pieces.iter().filter_map(|piece| piece.documents.as_ref()).chain(&dump.oplog) {
@@ -202,7 +202,7 @@ impl Work<'_> {
         indexes: &BTreeMap<Place, Vec<Document>>,
         views: &[(Place, Metadata)],
         screen: &mut Screen,
-    ) -> Result<Outcome, Failure> {
+    ) -> Result<Outcome> {
         for (place, indexes) in indexes {
             collection::make_indexes(&self.client, place, indexes, self.arguments.uri()).await?;
         }
@@ -245,7 +245,7 @@ impl Work<'_> {
         Ok(Outcome::ProblemFound)
     }
 
-    async fn fill_from_files(&self, pieces: Vec<Piece>, done: &mut Done) -> Result<(), Failure> {
+    async fn fill_from_files(&self, pieces: Vec<Piece>, done: &mut Done) -> Result<()> {
         let mut waiting = pieces.into_iter();
         let mut running = JoinSet::new();
         loop {

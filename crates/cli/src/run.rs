@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::arguments::RunArguments;
 use crate::connect;
-use crate::screen::{Failure, Outcome, Screen};
+use crate::screen::{Outcome, Result, Screen};
 use crate::words::Span;
 
 /// The database of commands whose connection string names none: most commands about a deployment
@@ -20,7 +20,7 @@ use crate::words::Span;
 const DEFAULT_DATABASE: &str = "admin";
 
 /// Runs the command and prints the reply.
-pub(crate) fn run(arguments: &RunArguments, screen: &mut Screen) -> Result<Outcome, Failure> {
+pub(crate) fn run(arguments: &RunArguments, screen: &mut Screen) -> Result<Outcome> {
     let uri = connect::parse(&arguments.uri)?;
     let command = command(&arguments.command)?;
     let runtime = connect::runtime()?;
@@ -33,7 +33,7 @@ pub(crate) fn run(arguments: &RunArguments, screen: &mut Screen) -> Result<Outco
     Ok(Outcome::Fine)
 }
 
-fn command(text: &str) -> Result<RawDocumentBuf, Failure> {
+fn command(text: &str) -> Result<RawDocumentBuf> {
     let misuse =
         |what: String| misuse!("{what}; write a document such as '{{ping: 1}}', in single quotes");
     let value = relaxed::parse(text).map_err(|error| misuse(error.to_string()))?;
@@ -52,7 +52,7 @@ async fn exchange(
     arguments: &RunArguments,
     uri: ConnectionString,
     command: &RawDocumentBuf,
-) -> Result<Value, Failure> {
+) -> Result<Value> {
     let found = connect::find_seeds(uri).await;
     let (uri, seeds) = found.map_err(|error| connect::not_found(&error))?;
     let mut options = ClientOptions::from_connection_string(&uri);

@@ -48,6 +48,9 @@ pub(crate) enum Failure {
     Output(#[from] io::Error),
 }
 
+/// What comes of a step of a command.
+pub(crate) type Result<T, E = Failure> = std::result::Result<T, E>;
+
 /// A problem that the command met, with a text as of `format!`.
 macro_rules! problem {
     ($($text:tt)+) => { $crate::screen::Failure::Problem(format!($($text)+)) };
@@ -145,7 +148,7 @@ impl Screen {
     }
 
     /// Tells a failure, and turns the result into the exit code.
-    pub(crate) fn conclude(&mut self, result: Result<Outcome, Failure>) -> ExitCode {
+    pub(crate) fn conclude(&mut self, result: Result<Outcome>) -> ExitCode {
         let result = result.and_then(|outcome| {
             self.data.flush()?;
             Ok(outcome)

@@ -20,12 +20,12 @@ use tracing::Level;
 
 use crate::arguments::ServeArguments;
 use crate::connect;
-use crate::screen::{Failure, Outcome, Screen};
+use crate::screen::{Failure, Outcome, Result, Screen};
 use crate::signals;
 use crate::words::Foreign;
 
 /// Serves until told to stop.
-pub(crate) fn run(arguments: &ServeArguments, screen: &mut Screen) -> Result<Outcome, Failure> {
+pub(crate) fn run(arguments: &ServeArguments, screen: &mut Screen) -> Result<Outcome> {
     if arguments.print_config {
         screen.raw(config::sample().as_bytes())?;
         return Ok(Outcome::Fine);
@@ -63,7 +63,7 @@ pub(crate) fn run(arguments: &ServeArguments, screen: &mut Screen) -> Result<Out
     result
 }
 
-async fn serve(arguments: &ServeArguments, screen: &mut Screen) -> Result<Outcome, Failure> {
+async fn serve(arguments: &ServeArguments, screen: &mut Screen) -> Result<Outcome> {
     let stop = signals::stop()?;
     let options = options(arguments)?;
     let addresses = addresses(arguments).await?;
@@ -105,7 +105,7 @@ async fn serve(arguments: &ServeArguments, screen: &mut Screen) -> Result<Outcom
     Ok(Outcome::Fine)
 }
 
-fn options(arguments: &ServeArguments) -> Result<StartOptions, Failure> {
+fn options(arguments: &ServeArguments) -> Result<StartOptions> {
     let place = match &arguments.data {
         Some(directory) => Place::Directory(directory.clone()),
         None => Place::Memory,
@@ -125,12 +125,12 @@ fn options(arguments: &ServeArguments) -> Result<StartOptions, Failure> {
     Ok(options)
 }
 
-fn index_prefetch(name: &str) -> Result<quorate_server::IndexPrefetch, Failure> {
+fn index_prefetch(name: &str) -> Result<quorate_server::IndexPrefetch> {
     quorate_server::IndexPrefetch::from_name(name)
         .ok_or_else(|| misuse!("{name} is not offered; write none, _id_only or all"))
 }
 
-fn membership(arguments: &ServeArguments) -> Result<Membership, Failure> {
+fn membership(arguments: &ServeArguments) -> Result<Membership> {
     match (arguments.cluster_auth.as_deref(), &arguments.keyfile) {
         (Some("x509"), None) => Ok(Membership::Certificate),
         (Some("x509"), Some(_)) => Err(misuse!(
@@ -146,7 +146,7 @@ fn membership(arguments: &ServeArguments) -> Result<Membership, Failure> {
 }
 
 /// Refuses options of other servers for which there is a better way here.
-fn refuse_foreign_options(arguments: &ServeArguments) -> Result<(), Failure> {
+fn refuse_foreign_options(arguments: &ServeArguments) -> Result<()> {
     if arguments.fork {
         return Err(misuse!(
             "a server does not put itself into the background; let systemd run it \
@@ -157,7 +157,7 @@ fn refuse_foreign_options(arguments: &ServeArguments) -> Result<(), Failure> {
 }
 
 /// Sends stderr, and so the log, to the end of the file that the options name.
-fn log_to_file(arguments: &ServeArguments) -> Result<(), Failure> {
+fn log_to_file(arguments: &ServeArguments) -> Result<()> {
     let Some(path) = &arguments.log_file else { return Ok(()) };
     let file = OpenOptions::new().create(true).append(true).open(path);
     file.and_then(|file| Ok(rustix::stdio::dup2_stderr(file)?)).map_err(|error| {
@@ -170,7 +170,7 @@ fn log_to_file(arguments: &ServeArguments) -> Result<(), Failure> {
 const MAX_ADDRESSES: usize = 16;
 
 /// The addresses of --bind: literal ones as they are, names as this machine resolves them.
-async fn addresses(arguments: &ServeArguments) -> Result<Vec<IpAddr>, Failure> {
+async fn addresses(arguments: &ServeArguments) -> Result<Vec<IpAddr>> {
     let mut addresses = Vec::new();
     for name in &arguments.bind {
         let bare = name.trim().trim_start_matches('[').trim_end_matches(']');
@@ -200,7 +200,7 @@ async fn addresses(arguments: &ServeArguments) -> Result<Vec<IpAddr>, Failure> {
 }
 
 /// Refuses to serve the world without asking who it is.
-fn check_exposure(arguments: &ServeArguments, addresses: &[IpAddr]) -> Result<(), Failure> {
+fn check_exposure(arguments: &ServeArguments, addresses: &[IpAddr]) -> Result<()> {
     let asks = arguments.auth || arguments.keyfile.is_some() || arguments.cluster_auth.is_some();
     let exposed = addresses.iter().find(|address| !address.is_loopback());
     match exposed {
@@ -212,7 +212,7 @@ fn check_exposure(arguments: &ServeArguments, addresses: &[IpAddr]) -> Result<()
     }
 }
 
-fn tls(arguments: &ServeArguments) -> Result<Option<TlsOptions>, Failure> {
+fn tls(arguments: &ServeArguments) -> Result<Option<TlsOptions>> {
     let named = |name: &str| TlsMode::NAMED.into_iter().find(|(known, _)| *known == name);
     let mode = arguments.tls_mode.as_deref().and_then(named).map(|(_, mode)| mode);
     let Some(certificate) = &arguments.tls_cert else {
@@ -259,7 +259,7 @@ fn log(arguments: &ServeArguments) {
 }
 
 /// The server's own port and those of its horizons.
-async fn listeners(arguments: &ServeArguments, addresses: &[IpAddr]) -> Result<Listeners, Failure> {
+async fn listeners(arguments: &ServeArguments, addresses: &[IpAddr]) -> Result<Listeners> {
     let Some((first, more)) = addresses.split_first() else {
         return Err(misuse!("give --bind an address"));
     };
@@ -283,7 +283,7 @@ async fn listeners(arguments: &ServeArguments, addresses: &[IpAddr]) -> Result<L
     Ok(listeners)
 }
 
-async fn bind(ip: IpAddr, port: u16) -> Result<TcpListener, Failure> {
+async fn bind(ip: IpAddr, port: u16) -> Result<TcpListener> {
     TcpListener::bind((ip, port)).await.map_err(|error| {
         let address = SocketAddr::new(ip, port);
         let advice = match error.kind() {
@@ -301,11 +301,7 @@ async fn bind(ip: IpAddr, port: u16) -> Result<TcpListener, Failure> {
     })
 }
 
-fn tell_ready(
-    arguments: &ServeArguments,
-    running: &Running,
-    screen: &mut Screen,
-) -> Result<(), Failure> {
+fn tell_ready(arguments: &ServeArguments, running: &Running, screen: &mut Screen) -> Result<()> {
     let host = running.address().to_string();
     let uri = match &arguments.replset {
         Some(name) => format!("mongodb://{host}/?replicaSet={name}"),

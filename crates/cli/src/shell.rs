@@ -20,7 +20,7 @@ use self::history::History;
 use self::input::Wanted;
 use self::keyboard::{Keyboard, Typed};
 use crate::connect;
-use crate::screen::{Failure, Outcome, PROBLEM, QUIET, Screen};
+use crate::screen::{Failure, Outcome, PROBLEM, QUIET, Result, Screen};
 use crate::transfer;
 use crate::words::Foreign;
 
@@ -66,7 +66,7 @@ pub(crate) struct ShellArguments {
 }
 
 /// Reads and runs until the end.
-pub(crate) fn run(arguments: &ShellArguments, screen: &mut Screen) -> Result<Outcome, Failure> {
+pub(crate) fn run(arguments: &ShellArguments, screen: &mut Screen) -> Result<Outcome> {
     let uri = connect::parse(&arguments.uri)?;
     let runtime = transfer::runtime()?;
     let (client, options) = runtime.block_on(connect::client(&uri, |_| ()))?;
@@ -96,7 +96,7 @@ fn read_lines(
     runtime: &tokio::runtime::Runtime,
     shell: &mut Shell,
     screen: &mut Screen,
-) -> Result<(), Failure> {
+) -> Result<()> {
     let mut text = String::new();
     for line in io::stdin().lock().lines() {
         text.push_str(
@@ -122,7 +122,7 @@ fn converse(
     runtime: &tokio::runtime::Runtime,
     shell: &mut Shell,
     screen: &mut Screen,
-) -> Result<(), Failure> {
+) -> Result<()> {
     screen.talk(format_args!(
         "commands such as {{ping: 1}}; help tells more. For JavaScript: mongosh '{}'",
         shell.uri
@@ -176,7 +176,7 @@ struct Shell {
 
 impl Shell {
     /// Does what was typed. Only a failure to write ends the shell.
-    async fn carry_out(&mut self, wanted: Wanted, screen: &mut Screen) -> Result<(), Failure> {
+    async fn carry_out(&mut self, wanted: Wanted, screen: &mut Screen) -> Result<()> {
         let done = match wanted {
             Wanted::Nothing | Wanted::More | Wanted::Leave => Ok(()),
             Wanted::Help => {
@@ -213,7 +213,7 @@ impl Shell {
         }
     }
 
-    async fn command(&mut self, value: Value, screen: &mut Screen) -> Result<(), Failure> {
+    async fn command(&mut self, value: Value, screen: &mut Screen) -> Result<()> {
         let wrong = |what: String| misuse!("{what}; write {{ping: 1}}");
         let document = match Bson::try_from(value).map_err(|error| wrong(error.to_string()))? {
             Bson::Document(document) if !document.is_empty() => document,
@@ -240,7 +240,7 @@ impl Shell {
     }
 
     /// Shows the next results of the last command.
-    async fn show_more(&mut self, screen: &mut Screen) -> Result<(), Failure> {
+    async fn show_more(&mut self, screen: &mut Screen) -> Result<()> {
         let Some(cursor) = &mut self.cursor else {
             return Err(misuse!("there are no more results; run a find first"));
         };
@@ -263,7 +263,7 @@ impl Shell {
         Ok(())
     }
 
-    async fn list(&self, screen: &mut Screen, databases: bool) -> Result<(), Failure> {
+    async fn list(&self, screen: &mut Screen, databases: bool) -> Result<()> {
         let names = match databases {
             true => self.client.list_databases().names().await,
             false => self.client.database(&self.database).list_collection_names().names().await,
@@ -296,7 +296,7 @@ impl Shell {
     }
 }
 
-fn shown(document: RawDocumentBuf) -> Result<Value, Failure> {
+fn shown(document: RawDocumentBuf) -> Result<Value> {
     let document = Document::try_from(document)
         .map_err(|error| problem!("the reply cannot be read: {error}; look at the server's log"))?;
     Ok(Bson::Document(document).into_relaxed_extjson())

@@ -5,7 +5,7 @@ use std::future::Future;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::remedy::CHECK_LIMITS;
-use crate::screen::Failure;
+use crate::screen::Result;
 
 /// The signals that part a member from its set and join it again, for drills.
 pub(crate) struct Cuts {
@@ -16,7 +16,7 @@ pub(crate) struct Cuts {
 impl Cuts {
     /// From this call on, SIGUSR1 and SIGUSR2 no longer kill. Fails if the handlers cannot be
     /// installed.
-    pub(crate) fn listen() -> Result<Self, Failure> {
+    pub(crate) fn listen() -> Result<Self> {
         let (cut, heal) = (SignalKind::user_defined1(), SignalKind::user_defined2());
         Ok(Self { cut: listen(cut)?, heal: listen(heal)? })
     }
@@ -39,7 +39,7 @@ pub(crate) struct Endings {
 impl Endings {
     /// From this call on, SIGINT and SIGTERM no longer kill. Fails if the handlers cannot be
     /// installed.
-    pub(crate) fn listen() -> Result<Self, Failure> {
+    pub(crate) fn listen() -> Result<Self> {
         let interrupt = listen(SignalKind::interrupt())?;
         Ok(Self { interrupt, terminate: listen(SignalKind::terminate())? })
     }
@@ -54,7 +54,7 @@ impl Endings {
 
 /// Ready when SIGINT (Ctrl-C) or SIGTERM has come. From this call on they no longer kill. Fails if
 /// the handlers cannot be installed.
-pub(crate) fn stop() -> Result<impl Future<Output = ()>, Failure> {
+pub(crate) fn stop() -> Result<impl Future<Output = ()>> {
     let mut endings = Endings::listen()?;
     Ok(async move {
         endings.next().await;
@@ -63,10 +63,10 @@ pub(crate) fn stop() -> Result<impl Future<Output = ()>, Failure> {
 
 /// SIGUSR2, again and again: the sender wants what was broken to be mended. Fails if the handler
 /// cannot be installed.
-pub(crate) fn mend() -> Result<Signal, Failure> {
+pub(crate) fn mend() -> Result<Signal> {
     listen(SignalKind::user_defined2())
 }
 
-fn listen(kind: SignalKind) -> Result<Signal, Failure> {
+fn listen(kind: SignalKind) -> Result<Signal> {
     signal(kind).map_err(|error| problem!("cannot listen for signals: {error}; {CHECK_LIMITS}"))
 }

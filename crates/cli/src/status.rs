@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::connect;
 use crate::doctor::survey::Survey;
 use crate::explain::{self, Reason};
-use crate::screen::{FINE, Failure, Outcome, PROBLEM, QUIET, STRONG, Screen};
+use crate::screen::{FINE, Outcome, PROBLEM, QUIET, Result, STRONG, Screen};
 use crate::words::{Foreign, OneLine, Span};
 
 /// `quorate status`.
@@ -48,7 +48,7 @@ struct Row {
 }
 
 /// Looks once and tells.
-pub(crate) fn run(arguments: &StatusArguments, screen: &mut Screen) -> Result<Outcome, Failure> {
+pub(crate) fn run(arguments: &StatusArguments, screen: &mut Screen) -> Result<Outcome> {
     let uri = connect::parse(&arguments.uri)?;
     let survey = connect::runtime()?.block_on(Survey::take(uri))?;
     let rows: Vec<Row> = survey.members().into_iter().map(|host| row(&survey, host)).collect();

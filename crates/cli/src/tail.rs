@@ -15,7 +15,7 @@ use serde_json::json;
 use self::place::{Place, Since};
 use crate::arguments::TailArguments;
 use crate::connect;
-use crate::screen::{Failure, Outcome, Screen};
+use crate::screen::{Failure, Outcome, Result, Screen};
 use crate::signals;
 use crate::words::Foreign;
 use quorate_protocol::ErrorCode;
@@ -35,7 +35,7 @@ const FOREIGN_PLACE: [ErrorCode; 2] =
     [ErrorCode::INVALID_RESUME_TOKEN, ErrorCode::CHANGE_STREAM_FATAL];
 
 /// Follows the changes until the feed ends or the process is asked to.
-pub(crate) fn run(arguments: &TailArguments, screen: &mut Screen) -> Result<Outcome, Failure> {
+pub(crate) fn run(arguments: &TailArguments, screen: &mut Screen) -> Result<Outcome> {
     let uri = connect::parse(&arguments.uri)?;
     let watched = Watched::parse(arguments.namespace.as_deref())?;
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -62,7 +62,7 @@ enum Watched {
 }
 
 impl Watched {
-    fn parse(text: Option<&str>) -> Result<Self, Failure> {
+    fn parse(text: Option<&str>) -> Result<Self> {
         match text.map(|text| text.split_once('.').unwrap_or((text, ""))) {
             None => Ok(Self::Deployment),
             Some((database, ""))
@@ -111,7 +111,7 @@ async fn follow(
     since: Option<Since>,
     place: &mut Place,
     screen: &mut Screen,
-) -> Result<Outcome, Failure> {
+) -> Result<Outcome> {
     let stored = place.token().cloned();
     if stored.is_some() && since.is_some() {
         screen.talk("the resume file says where to go on; --since is left out");

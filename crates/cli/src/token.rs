@@ -11,7 +11,7 @@ use quorate_client::{Client, Error};
 use serde_json::{Value, json};
 
 use crate::connect;
-use crate::screen::{FINE, Failure, Outcome, PROBLEM, Screen};
+use crate::screen::{FINE, Failure, Outcome, PROBLEM, Result, Screen};
 use crate::words::Foreign;
 use quorate_protocol::ErrorCode;
 
@@ -39,7 +39,7 @@ pub(crate) struct TokenArguments {
 }
 
 /// Tells what the token says.
-pub(crate) fn run(arguments: &TokenArguments, screen: &mut Screen) -> Result<Outcome, Failure> {
+pub(crate) fn run(arguments: &TokenArguments, screen: &mut Screen) -> Result<Outcome> {
     let token = read(&arguments.token)?;
     screen.event("token", told(&token))?;
     screen.line(Foreign(token.explain()))?;
@@ -58,7 +58,7 @@ pub(crate) fn run(arguments: &TokenArguments, screen: &mut Screen) -> Result<Out
 }
 
 /// Reads the digits, or a document with them in `_data`.
-fn read(text: &str) -> Result<ResumeToken, Failure> {
+fn read(text: &str) -> Result<ResumeToken> {
     let misuse = |what: String| misuse!("{what}; give the _id of a change as it was stored");
     let text = text.trim();
     let digits = match text.starts_with('{') {
@@ -151,7 +151,7 @@ fn tell(
     token: &ResumeToken,
     verdict: Verdict,
     window: Option<Window>,
-) -> Result<Outcome, Failure> {
+) -> Result<Outcome> {
     let left = window.map(|window| window.left(token)).filter(|_| verdict == Verdict::Resumable);
     screen.event(
         "resumable",

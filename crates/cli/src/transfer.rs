@@ -11,7 +11,7 @@ pub(crate) mod tally;
 use quorate_client::ClientOptions;
 
 use crate::connect;
-use crate::screen::Failure;
+use crate::screen::Result;
 
 /// How many collections are read or written at once unless told otherwise.
 pub(crate) const DEFAULT_JOBS: u8 = 4;
@@ -37,7 +37,7 @@ struct Name {
 
 impl Selection {
     /// Reads `shop` and `shop.orders`.
-    pub(crate) fn parse(texts: &[String]) -> Result<Self, Failure> {
+    pub(crate) fn parse(texts: &[String]) -> Result<Self> {
         let names = texts.iter().map(|text| {
             let (database, collection) = match text.split_once('.') {
                 Some((database, collection)) => (database, Some(collection)),
@@ -81,7 +81,7 @@ pub(crate) fn wait_for_majority(options: &mut ClientOptions) {
 }
 
 /// A runtime whose threads share the collections.
-pub(crate) fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
+pub(crate) fn runtime() -> Result<tokio::runtime::Runtime> {
     let built = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     built.map_err(|error| connect::not_started(&error))
 }
@@ -89,8 +89,9 @@ pub(crate) fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::screen::Failure;
 
-    fn selection(texts: &[&str]) -> Result<Selection, Failure> {
+    fn selection(texts: &[&str]) -> Result<Selection> {
         Selection::parse(&texts.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>())
     }
 

@@ -28,7 +28,7 @@ use tokio::time::timeout;
 use crate::arguments::UpArguments;
 use crate::connect;
 use crate::dashboard;
-use crate::screen::{FINE, Failure, Outcome, PROBLEM, Screen};
+use crate::screen::{FINE, Failure, Outcome, PROBLEM, Result, Screen};
 use crate::signals;
 use crate::view::Input;
 use crate::view::actions::Actions;
@@ -55,11 +55,7 @@ pub(crate) enum Then {
 }
 
 /// Runs a set until told to stop.
-pub(crate) fn run(
-    arguments: &UpArguments,
-    then: Then,
-    screen: &mut Screen,
-) -> Result<Outcome, Failure> {
+pub(crate) fn run(arguments: &UpArguments, then: Then, screen: &mut Screen) -> Result<Outcome> {
     if arguments.detach {
         return detach::start(arguments, screen);
     }
@@ -73,7 +69,7 @@ struct Begun {
     set: RunningSet,
 }
 
-async fn up(arguments: &UpArguments, then: Then, screen: &mut Screen) -> Result<Outcome, Failure> {
+async fn up(arguments: &UpArguments, then: Then, screen: &mut Screen) -> Result<Outcome> {
     let started = Instant::now();
     let stop = signals::stop()?;
     let mend = signals::mend()?;
@@ -141,7 +137,7 @@ async fn start(
     plan: &Plan,
     stop: Pin<&mut impl Future<Output = ()>>,
     screen: &mut Screen,
-) -> Result<Option<(Members, Begun)>, Failure> {
+) -> Result<Option<(Members, Begun)>> {
     let mut members = Members::start(plan)?;
     let begun = tokio::select! {
         begun = timeout(READY_WITHIN, begin(arguments, plan, &mut members, screen)) => {
@@ -175,7 +171,7 @@ impl<Stop: Future<Output = ()>> Ending<Stop> {
         uri: &str,
         endings: signals::Endings,
         screen: &mut Screen,
-    ) -> Result<Self, Failure> {
+    ) -> Result<Self> {
         match command::Running::start(&arguments.command, uri, endings) {
             Ok(running) => Ok(Self::Command(Box::new(running))),
             Err(refused) => {
@@ -186,7 +182,7 @@ impl<Stop: Future<Output = ()>> Ending<Stop> {
         }
     }
 
-    async fn come(self) -> Result<Outcome, Failure> {
+    async fn come(self) -> Result<Outcome> {
         match self {
             Self::Told(stop) => {
                 stop.await;
@@ -204,7 +200,7 @@ async fn begin(
     plan: &Plan,
     members: &mut Members,
     screen: &mut Screen,
-) -> Result<Begun, Failure> {
+) -> Result<Begun> {
     members.listening().await?;
     for member in members.iter() {
         tell_member(member.id.into(), member.host(), member.pid().into(), screen)?;
@@ -223,7 +219,7 @@ async fn keep(
     ending: Ending<impl Future<Output = ()>>,
     shown: Option<impl Future<Output = std::io::Result<()>>>,
     screen: &mut Screen,
-) -> Result<Outcome, Failure> {
+) -> Result<Outcome> {
     let on_screen = shown.is_some();
     let mut left = Ok(Outcome::Fine);
     let stop = async {
@@ -250,7 +246,7 @@ fn no_terminal(error: std::io::Error) -> Failure {
 }
 
 /// Begins to collect what the screen and the page show.
-fn collect(begun: &Begun) -> Result<Live, Failure> {
+fn collect(begun: &Begun) -> Result<Live> {
     let live = Live::start(begun.client.clone(), &begun.options, begun.set.uri.clone());
     live.map_err(|error| connect::refused(&error))
 }
@@ -262,7 +258,7 @@ async fn page(
     live: Option<&Live>,
     client: &Client,
     actions: &Arc<dyn Actions>,
-) -> Result<Option<Page>, Failure> {
+) -> Result<Option<Page>> {
     let (Some(address), Some(live)) = (arguments.web, live) else { return Ok(None) };
     let otherwise = match then {
         Then::Wait => Otherwise::Refuse,
@@ -273,7 +269,7 @@ async fn page(
 }
 
 /// Says where the page is. Lines vanish behind a screen; its log does not.
-fn tell_page(page: &Page, shown: Option<&Live>, screen: &mut Screen) -> Result<(), Failure> {
+fn tell_page(page: &Page, shown: Option<&Live>, screen: &mut Screen) -> Result<()> {
     if let Some(live) = shown {
         live.tell(Input::Note(format!("see this on a page: {}", page.url())));
     }
@@ -281,11 +277,7 @@ fn tell_page(page: &Page, shown: Option<&Live>, screen: &mut Screen) -> Result<(
 }
 
 /// Lets other commands know the set as ours.
-fn register(
-    arguments: &UpArguments,
-    plan: &Plan,
-    members: &Members,
-) -> Result<RunningSet, Failure> {
+fn register(arguments: &UpArguments, plan: &Plan, members: &Members) -> Result<RunningSet> {
     let keeper = ProcessId::of(std::process::id())
         .ok_or_else(|| problem!("this process cannot see itself; mount /proc"))?;
     let set = RunningSet {
@@ -300,24 +292,19 @@ fn register(
     Ok(set)
 }
 
-fn tell_member(id: u64, host: &str, pid: u64, screen: &mut Screen) -> Result<(), Failure> {
+fn tell_member(id: u64, host: &str, pid: u64, screen: &mut Screen) -> Result<()> {
     screen.event("member", json!({"id": id, "host": host, "pid": pid}))?;
     screen.talk_unless_json(format_args!("member {id} is {host}, process {pid}"));
     Ok(())
 }
 
-fn tell_taken(ports: &str, screen: &mut Screen) -> Result<(), Failure> {
+fn tell_taken(ports: &str, screen: &mut Screen) -> Result<()> {
     screen.event("port_taken", json!({"ports": ports}))?;
     screen.talk_unless_json(format_args!("port {ports} is taken, so the set moves past it"));
     Ok(())
 }
 
-fn tell_ready(
-    uri: &str,
-    elapsed_ms: u64,
-    has_command: bool,
-    screen: &mut Screen,
-) -> Result<(), Failure> {
+fn tell_ready(uri: &str, elapsed_ms: u64, has_command: bool, screen: &mut Screen) -> Result<()> {
     match has_command {
         // Stdout is the command's.
         true => screen.talk_unless_json(uri),
@@ -343,7 +330,7 @@ fn too_slow() -> Failure {
     )
 }
 
-fn tell_stopped(outcome: Outcome, screen: &mut Screen) -> Result<Outcome, Failure> {
+fn tell_stopped(outcome: Outcome, screen: &mut Screen) -> Result<Outcome> {
     screen.event("stopped", json!({}))?;
     screen.talk_unless_json("every member has stopped");
     Ok(outcome)

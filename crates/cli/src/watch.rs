@@ -23,7 +23,7 @@ use crate::clock;
 use crate::connect;
 use crate::dashboard;
 use crate::exporter::{self, Access, Exporter, TlsFiles};
-use crate::screen::{Failure, Outcome, Screen};
+use crate::screen::{Failure, Outcome, Result, Screen};
 use crate::signals;
 use crate::view::actions::Actions;
 use crate::view::collector::Live;
@@ -34,7 +34,7 @@ use recorder::Recorder;
 use teller::Teller;
 
 /// Watches until told to stop.
-pub(crate) fn run(arguments: &WatchArguments, screen: &mut Screen) -> Result<Outcome, Failure> {
+pub(crate) fn run(arguments: &WatchArguments, screen: &mut Screen) -> Result<Outcome> {
     if let Some(file) = &arguments.fleet {
         return connect::runtime()?.block_on(fleet::run(file, screen));
     }
@@ -60,7 +60,7 @@ async fn watch_on_screen(
     uri: &ConnectionString,
     recorder: Option<Recorder>,
     screen: &mut Screen,
-) -> Result<Outcome, Failure> {
+) -> Result<Outcome> {
     let stop = signals::stop()?;
     let notes = Notes::new(recorder);
     let (client, options) = client(uri, &notes).await?;
@@ -95,7 +95,7 @@ async fn watch_in_lines(
     uri: &ConnectionString,
     recorder: Option<Recorder>,
     screen: &mut Screen,
-) -> Result<Outcome, Failure> {
+) -> Result<Outcome> {
     let mut stop = pin!(signals::stop()?);
     let (notes, mut events) = Notes::with_events(recorder);
     let (client, options) = client(uri, &notes).await?;
@@ -139,7 +139,7 @@ async fn page(
     live: &Live,
     client: &Client,
     screen: &mut Screen,
-) -> Result<Option<Page>, Failure> {
+) -> Result<Option<Page>> {
     let Some(address) = arguments.web else { return Ok(None) };
     let page = web::serve(address, Otherwise::Refuse, live.clone(), client.clone(), None).await?;
     page.tell(screen)?;
@@ -163,7 +163,7 @@ async fn exporter(
     live: &Live,
     client: &Client,
     screen: &mut Screen,
-) -> Result<Option<Exporter>, Failure> {
+) -> Result<Option<Exporter>> {
     let Some(address) = arguments.metrics else { return Ok(None) };
     let token = arguments.metrics_token.as_deref().map(exporter::read_token).transpose()?;
     let files = arguments.metrics_cert.clone().zip(arguments.metrics_key.clone());
@@ -178,10 +178,7 @@ async fn exporter(
 }
 
 /// A client that only watches.
-async fn client(
-    uri: &ConnectionString,
-    notes: &Arc<Notes>,
-) -> Result<(Client, ClientOptions), Failure> {
+async fn client(uri: &ConnectionString, notes: &Arc<Notes>) -> Result<(Client, ClientOptions)> {
     let notes = Arc::clone(notes);
     connect::client(uri, |options| {
         // A watcher sends no operations, and so needs no connections.

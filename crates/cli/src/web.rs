@@ -32,7 +32,7 @@ use tokio::net::TcpListener;
 
 use crate::clock;
 use crate::exporter::metrics_reply;
-use crate::screen::{Failure, Screen};
+use crate::screen::{Result, Screen};
 use crate::task::Task;
 use crate::view::Input;
 use crate::view::actions::{Action, ActionError, Actions};
@@ -55,13 +55,13 @@ impl Page {
     }
 
     /// Says where it is.
-    pub(crate) fn tell(&self, screen: &mut Screen) -> Result<(), Failure> {
+    pub(crate) fn tell(&self, screen: &mut Screen) -> Result<()> {
         tell_page(&self.url, screen)
     }
 }
 
 /// Says where a page is.
-pub(crate) fn tell_page(url: &str, screen: &mut Screen) -> Result<(), Failure> {
+pub(crate) fn tell_page(url: &str, screen: &mut Screen) -> Result<()> {
     screen.event("page", json!({"url": url}))?;
     screen.talk_unless_json(format_args!("see it at {url}"));
     Ok(())
@@ -93,7 +93,7 @@ pub(crate) async fn serve(
     live: Live,
     client: Client,
     actions: Option<Arc<dyn Actions>>,
-) -> Result<Page, Failure> {
+) -> Result<Page> {
     let listener = match TcpListener::bind(address).await {
         Err(_) if otherwise == Otherwise::TakeAny => {
             TcpListener::bind(SocketAddr::new(address.ip(), 0)).await

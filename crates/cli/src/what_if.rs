@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 use crate::connect;
 use crate::doctor::survey::Survey;
 use crate::run::relaxed;
-use crate::screen::{FINE, Failure, Outcome, PROBLEM, QUIET, STRONG, Screen, WARNING};
+use crate::screen::{FINE, Outcome, PROBLEM, QUIET, Result, STRONG, Screen, WARNING};
 use crate::words::{Foreign, listed};
 pub(crate) use forecast::Forecast;
 pub(crate) use world::Fate;
@@ -62,7 +62,7 @@ pub(crate) struct WhatIfArguments {
 }
 
 /// Forecasts and tells.
-pub(crate) fn run(arguments: &WhatIfArguments, screen: &mut Screen) -> Result<Outcome, Failure> {
+pub(crate) fn run(arguments: &WhatIfArguments, screen: &mut Screen) -> Result<Outcome> {
     let uri = connect::parse(&arguments.uri)?;
     let survey = connect::runtime()?.block_on(Survey::take(uri))?;
     let mut situation = lift(&survey)?;
@@ -147,7 +147,7 @@ fn fates(
 }
 
 /// Lifts the live set.
-fn lift(survey: &Survey) -> Result<Situation, Failure> {
+fn lift(survey: &Survey) -> Result<Situation> {
     let doctor = survey.seen.quorate("doctor");
     let unknown = |what: &str| problem!("the set does not tell {what}; {doctor} says why");
     let inside = survey.inside().ok_or_else(|| unknown("anything about itself"))?;
@@ -182,7 +182,7 @@ fn lift(survey: &Survey) -> Result<Situation, Failure> {
 fn change(
     arguments: &WhatIfArguments,
     present: &ReplicaSetConfig,
-) -> Result<Option<ReplicaSetConfig>, Failure> {
+) -> Result<Option<ReplicaSetConfig>> {
     let mut next = match &arguments.reconfig {
         None => None,
         Some(path) => Some(read_config(path)?),
@@ -201,7 +201,7 @@ fn change(
     Ok(next)
 }
 
-fn read_config(path: &PathBuf) -> Result<ReplicaSetConfig, Failure> {
+fn read_config(path: &PathBuf) -> Result<ReplicaSetConfig> {
     let shown = path.display();
     let unreadable = |why: String| {
         misuse!("{shown} is no configuration: {why}; write into it what rs.conf() prints, changed")
@@ -224,7 +224,7 @@ fn tell_change(
     next: &ReplicaSetConfig,
     situation: &Situation,
     screen: &mut Screen,
-) -> Result<bool, Failure> {
+) -> Result<bool> {
     let primary: Vec<ServerAddress> = situation.primary.iter().cloned().collect();
     let proposal =
         Proposal { old: present, new: next, force: false, default_write_concern_set: false };
@@ -265,7 +265,7 @@ fn tell_change(
     Ok(safe)
 }
 
-fn tell_forecast(forecast: &Forecast, title: &str, screen: &mut Screen) -> Result<(), Failure> {
+fn tell_forecast(forecast: &Forecast, title: &str, screen: &mut Screen) -> Result<()> {
     let mut event = forecast.to_json();
     event["case"] = title.into();
     screen.event("forecast", event)?;
@@ -295,7 +295,7 @@ fn tell_write_concerns(
     situation: &Situation,
     down: &[ServerAddress],
     screen: &mut Screen,
-) -> Result<bool, Failure> {
+) -> Result<bool> {
     let is_left = |member: &&MemberConfig| {
         situation.up.contains_key(&member.host) && !down.contains(&member.host)
     };

@@ -13,7 +13,7 @@ use super::probe::Prober;
 use crate::connect;
 use crate::explain::Election;
 use crate::finding::Finding;
-use crate::screen::Failure;
+use crate::screen::{Failure, Result};
 
 /// The facts about a deployment.
 #[derive(Debug)]
@@ -26,7 +26,7 @@ pub(crate) struct Survey {
 impl Survey {
     /// Asks the deployment. Fails if the connection string contradicts itself or its names cannot
     /// be looked up.
-    pub(crate) async fn take(uri: ConnectionString) -> Result<Self, Failure> {
+    pub(crate) async fn take(uri: ConnectionString) -> Result<Self> {
         let (uri, seeds) =
             connect::find_seeds(uri).await.map_err(|error| connect::not_found(&error))?;
         let limit = uri.options().connect_timeout.and_then(Limit::bound).unwrap_or(STAGE_LIMIT);

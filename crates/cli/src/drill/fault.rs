@@ -8,7 +8,7 @@ use quorate_protocol::ServerAddress;
 use rustix::process::Signal;
 use tokio::time::timeout;
 
-use crate::screen::Failure;
+use crate::screen::Result;
 use crate::up::running::RunningSet;
 use crate::what_if::Fate;
 
@@ -92,7 +92,7 @@ impl Fault {
     }
 
     /// Does it. Returns when it is done, not when it shows.
-    pub(super) async fn commit(&self, client: &Client) -> Result<(), Failure> {
+    pub(super) async fn commit(&self, client: &Client) -> Result<()> {
         match self.kind {
             Kind::Kill => self.signal(Signal::KILL),
             Kind::Pause => self.signal(Signal::STOP),
@@ -120,7 +120,7 @@ impl Fault {
         }
     }
 
-    fn signal(&self, signal: Signal) -> Result<(), Failure> {
+    fn signal(&self, signal: Signal) -> Result<()> {
         let member = self.ours.as_ref().and_then(|set| set.member(self.target.as_str()));
         match member.is_some_and(|member| member.process.signal(signal)) {
             true => Ok(()),
@@ -131,7 +131,7 @@ impl Fault {
         }
     }
 
-    async fn step_down(&self, client: &Client) -> Result<(), Failure> {
+    async fn step_down(&self, client: &Client) -> Result<()> {
         let command = rawdoc! {
             "replSetStepDown": STEP_DOWN.as_secs() as i64,
             "secondaryCatchUpPeriodSecs": CATCH_UP.as_secs() as i64,

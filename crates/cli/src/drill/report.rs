@@ -9,7 +9,7 @@ use super::fault::Kind;
 use super::score::Scored;
 use super::timeline::Timeline;
 use super::writer::{Gap, Written};
-use crate::screen::{FINE, Failure, Outcome, PROBLEM, Screen, WARNING};
+use crate::screen::{FINE, Outcome, PROBLEM, Result, Screen, WARNING};
 use crate::what_if::Forecast;
 use crate::words::{Span, listed};
 
@@ -75,7 +75,7 @@ impl Report {
     }
 
     /// Tells everything, and gives the outcome.
-    pub(super) fn tell(&self, screen: &mut Screen) -> Result<Outcome, Failure> {
+    pub(super) fn tell(&self, screen: &mut Screen) -> Result<Outcome> {
         screen.line(self.gap_line())?;
         if let (Some(to), Some(leads), false) =
             (&self.to, self.timeline.new_primary(), self.right_primary())

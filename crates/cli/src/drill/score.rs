@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::screen::{Failure, STRONG, Screen};
+use crate::screen::{Result, STRONG, Screen};
 use crate::what_if::Forecast;
 use crate::words::Span;
 
@@ -59,7 +59,7 @@ impl Score {
     }
 
     /// Tells the sum, if there is more than one drill to sum up.
-    pub(super) fn tell(&self, screen: &mut Screen) -> Result<(), Failure> {
+    pub(super) fn tell(&self, screen: &mut Screen) -> Result<()> {
         if self.0.len() < 2 {
             return Ok(());
         }

@@ -15,7 +15,7 @@ use tokio::time::timeout;
 
 use super::timeline;
 use crate::remedy;
-use crate::screen::Failure;
+use crate::screen::Result;
 use crate::words::listed;
 
 /// How long the others are kept from standing, in seconds: longer than an election takes, and over by
@@ -59,7 +59,7 @@ pub(super) fn is_awaited(to: &ServerAddress, topology: &TopologyDescription) -> 
 pub(super) fn others(
     to: Option<&ServerAddress>,
     topology: &TopologyDescription,
-) -> Result<Vec<ServerAddress>, Failure> {
+) -> Result<Vec<ServerAddress>> {
     let Some(to) = to else { return Ok(Vec::new()) };
     let secondaries: Vec<ServerAddress> = topology
         .servers()

@@ -7,10 +7,10 @@ use quorate_client::{Client, Error};
 use super::progress::Left;
 use super::target::{Target, unwritable};
 use crate::connect;
-use crate::screen::Failure;
+use crate::screen::Result;
 
 /// The entry before the first read: that of an earlier run of the dump as long as the oplog has it, else the newest.
-pub(super) async fn start(client: &Client, left: &mut Option<Left>) -> Result<Timestamp, Failure> {
+pub(super) async fn start(client: &Client, left: &mut Option<Left>) -> Result<Timestamp> {
     let newest = last_entry(client).await?;
     if let Some(start) = left.as_ref().and_then(|left| left.start) {
         let oplog = client.collection("local", "oplog.rs");
@@ -24,7 +24,7 @@ pub(super) async fn start(client: &Client, left: &mut Option<Left>) -> Result<Ti
 }
 
 /// The newest entry that a majority has.
-async fn last_entry(client: &Client) -> Result<Timestamp, Failure> {
+async fn last_entry(client: &Client) -> Result<Timestamp> {
     let oplog = client.collection("local", "oplog.rs");
     let newest = oplog.find_one(doc! {}).sort(doc! { "$natural": -1 }).await;
     let time = match &newest {
@@ -50,7 +50,7 @@ pub(super) async fn write(
     target: &Target,
     start: Timestamp,
     uri: &str,
-) -> Result<usize, Failure> {
+) -> Result<usize> {
     let failed = |error: Error| connect::failed(&error, uri);
     let mut sink = target.oplog()?;
     // After a failover the new primary may not know yet that a majority has what was read before. What the primary has

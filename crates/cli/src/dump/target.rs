@@ -14,7 +14,7 @@ use quorate_protocol::Lock;
 
 use super::progress::{Left, Progress, Whole};
 use super::{DumpArguments, Source};
-use crate::screen::Failure;
+use crate::screen::{Failure, Result};
 use crate::transfer::archive::{Part, Writer};
 use crate::transfer::bson_file::Growing;
 use crate::transfer::layout::{self, OPLOG, Place};
@@ -36,7 +36,7 @@ impl Target {
         sources: &[Source],
         left: Option<&Left>,
         start: Option<Timestamp>,
-    ) -> Result<Self, Failure> {
+    ) -> Result<Self> {
         match (&arguments.directory, &arguments.archive) {
             (Some(directory), _) => {
                 directory_target(directory, arguments.gzip, sources, left, start)
@@ -58,7 +58,7 @@ impl Target {
     }
 
     /// The collection's file is whole and on disk.
-    pub(crate) fn finished(&self, source: &Source, counts: (usize, usize)) -> Result<(), Failure> {
+    pub(crate) fn finished(&self, source: &Source, counts: (usize, usize)) -> Result<()> {
         let Self::Directory { growing, gzip, progress, .. } = self else { return Ok(()) };
         let file = documents_of(growing, *gzip, source);
         progress.finished(source, &file, counts).map_err(|error| unwritable(&error))
@@ -73,7 +73,7 @@ impl Target {
     }
 
     /// The place for the documents of a collection, whose metadata is written at once.
-    pub(crate) fn sink(&self, source: &Source) -> Result<Sink, Failure> {
+    pub(crate) fn sink(&self, source: &Source) -> Result<Sink> {
         self.metadata(source)?;
         match self {
             Self::Directory { growing, gzip, .. } => {
@@ -88,7 +88,7 @@ impl Target {
     }
 
     /// The place for the changes during the dump.
-    pub(crate) fn oplog(&self) -> Result<Sink, Failure> {
+    pub(crate) fn oplog(&self) -> Result<Sink> {
         match self {
             Self::Directory { growing, gzip, .. } => {
                 let path = growing.join(named(OPLOG, "", *gzip));
@@ -102,7 +102,7 @@ impl Target {
     }
 
     /// Takes a view, which has no documents. An archive says of it too that it is whole.
-    pub(crate) fn view(&self, source: &Source) -> Result<(), Failure> {
+    pub(crate) fn view(&self, source: &Source) -> Result<()> {
         match self {
             Self::Directory { .. } => self.metadata(source),
             Self::Archive { writer, .. } => {
@@ -113,7 +113,7 @@ impl Target {
     }
 
     /// Writes what is known of a collection besides its documents. An archive has it at its beginning.
-    fn metadata(&self, source: &Source) -> Result<(), Failure> {
+    fn metadata(&self, source: &Source) -> Result<()> {
         let Self::Directory { growing, gzip, .. } = self else { return Ok(()) };
         let write = || {
             fs::create_dir_all(growing.join(&source.place.database))?;
@@ -125,7 +125,7 @@ impl Target {
     }
 
     /// Everything is there: gives the dump its name. Returns where it is.
-    pub(crate) fn finish(self) -> Result<String, Failure> {
+    pub(crate) fn finish(self) -> Result<String> {
         let finish = || match &self {
             Self::Directory { growing, wanted, progress, .. } => {
                 progress.end()?;
@@ -195,7 +195,7 @@ fn named(stem: &str, ending: &str, gzip: bool) -> String {
 }
 
 /// The name under which it grows.
-fn partial(path: &Path) -> Result<PathBuf, Failure> {
+fn partial(path: &Path) -> Result<PathBuf> {
     let name = path
         .file_name()
         .ok_or_else(|| misuse!("{} has no name; give a directory to make", path.display()))?;
@@ -206,7 +206,7 @@ fn partial(path: &Path) -> Result<PathBuf, Failure> {
 }
 
 /// The finished part of an earlier run in this place; none if this dump begins anew.
-pub(super) fn left(arguments: &DumpArguments) -> Result<Option<Left>, Failure> {
+pub(super) fn left(arguments: &DumpArguments) -> Result<Option<Left>> {
     let Some(directory) = &arguments.directory else { return Ok(None) };
     Ok(Left::read(&partial(directory)?, arguments.gzip, arguments.oplog))
 }
@@ -217,7 +217,7 @@ fn directory_target(
     sources: &[Source],
     left: Option<&Left>,
     start: Option<Timestamp>,
-) -> Result<Target, Failure> {
+) -> Result<Target> {
     let growing = partial(directory)?;
     let is_taken = match fs::read_dir(directory) {
         Ok(mut entries) => entries.next().is_some(),
@@ -251,11 +251,7 @@ fn directory_target(
     Ok(Target::Directory { growing, wanted: directory.to_owned(), gzip, progress })
 }
 
-fn archive_target(
-    path: &Path,
-    arguments: &DumpArguments,
-    sources: &[Source],
-) -> Result<Target, Failure> {
+fn archive_target(path: &Path, arguments: &DumpArguments, sources: &[Source]) -> Result<Target> {
     let is_stdout = path == Path::new("-");
     let file = match is_stdout {
         true => None,

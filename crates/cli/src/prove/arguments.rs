@@ -7,7 +7,7 @@ use clap::{Args, ValueEnum};
 
 use super::kinds::Kind;
 use super::workload::Workload;
-use crate::screen::Failure;
+use crate::screen::Result;
 
 /// The arguments of `quorate prove`.
 #[derive(Debug, Args)]
@@ -64,7 +64,7 @@ impl ProveArguments {
     }
 
     /// What is broken of a set of our own.
-    pub(crate) fn faults(&self, on_disk: bool) -> Result<Vec<Kind>, Failure> {
+    pub(crate) fn faults(&self, on_disk: bool) -> Result<Vec<Kind>> {
         if self.fault.contains(&Kind::Disk) && !on_disk {
             return Err(misuse!(
                 "this set is in memory and has no disk to fill; start it with quorate up --data, or leave out \

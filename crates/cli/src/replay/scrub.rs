@@ -14,7 +14,7 @@ use serde_json::Value;
 use crate::connect;
 use crate::dashboard::{Keys, Taken};
 use crate::progress::bar;
-use crate::screen::Failure;
+use crate::screen::Result;
 
 /// How many steps PageUp and PageDown go.
 const PAGE: usize = 20;
@@ -114,7 +114,7 @@ impl<'a> Scrub<'a> {
 }
 
 /// Shows the steps until the person leaves.
-pub(super) fn show(steps: &[Value]) -> Result<(), Failure> {
+pub(super) fn show(steps: &[Value]) -> Result<()> {
     let unusable = |error: std::io::Error| {
         problem!(
             "the terminal cannot be used: {error}; leave out --screen, or make a page with --html"

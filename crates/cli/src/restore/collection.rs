@@ -9,7 +9,7 @@ use quorate_client::{Client, Error, ErrorKind};
 
 use super::{RestoreArguments, administer};
 use crate::connect;
-use crate::screen::Failure;
+use crate::screen::{Failure, Result};
 use crate::transfer::bson_file::Documents;
 use crate::transfer::layout::{Metadata, Place};
 use crate::transfer::tally::Tally;
@@ -35,7 +35,7 @@ pub(super) async fn prepare(
     place: &Place,
     metadata: &Metadata,
     arguments: &RestoreArguments,
-) -> Result<(), Failure> {
+) -> Result<()> {
     let failed = |error: Error| refused(place, &error, arguments.uri());
     if arguments.drop {
         let collection = client.collection(&place.database, &place.collection);
@@ -66,7 +66,7 @@ pub(super) async fn make_indexes(
     place: &Place,
     indexes: &[Document],
     uri: &str,
-) -> Result<(), Failure> {
+) -> Result<()> {
     let mut wanted = bson::RawArrayBuf::new();
     for index in indexes {
         if index.get_document("key").is_ok_and(|key| key.len() == 1 && key.contains_key("_id")) {
@@ -127,7 +127,7 @@ impl Filling {
     }
 
     /// Takes all documents of a file.
-    pub(crate) async fn take_file(mut self, mut documents: Documents) -> Result<Filled, Failure> {
+    pub(crate) async fn take_file(mut self, mut documents: Documents) -> Result<Filled> {
         while let Some(document) = documents.next()? {
             self.add(document).await?;
         }
@@ -135,7 +135,7 @@ impl Filling {
     }
 
     /// Takes a document.
-    pub(crate) async fn add(&mut self, document: RawDocumentBuf) -> Result<(), Failure> {
+    pub(crate) async fn add(&mut self, document: RawDocumentBuf) -> Result<()> {
         let size = document.as_bytes().len();
         if self.bytes + size > BATCH_BYTES || self.batch.len() == BATCH_DOCUMENTS {
             self.send().await?;
@@ -146,12 +146,12 @@ impl Filling {
     }
 
     /// There are no more.
-    pub(crate) async fn finish(mut self) -> Result<Filled, Failure> {
+    pub(crate) async fn finish(mut self) -> Result<Filled> {
         self.send().await?;
         Ok(self.filled)
     }
 
-    async fn send(&mut self) -> Result<(), Failure> {
+    async fn send(&mut self) -> Result<()> {
         let batch = std::mem::take(&mut self.batch);
         self.bytes = 0;
         if batch.is_empty() {
@@ -197,7 +197,7 @@ impl Filling {
     }
 
     /// Compares documents that could not be inserted with those that are there.
-    async fn compare(&mut self, refused: &[&RawDocumentBuf]) -> Result<(), Failure> {
+    async fn compare(&mut self, refused: &[&RawDocumentBuf]) -> Result<()> {
         let ids: Vec<Bson> = refused
             .iter()
             .filter_map(|document| document.get("_id").ok().flatten())

@@ -16,7 +16,7 @@ use quorate_query::diff::apply_oplog_update;
 use super::collection::id_key;
 use super::{administer, is_restorable};
 use crate::connect;
-use crate::screen::Failure;
+use crate::screen::{Failure, Result};
 use crate::transfer::layout::Place;
 use crate::transfer::{BATCH_BYTES, BATCH_DOCUMENTS, Selection};
 use crate::words::Foreign;
@@ -94,7 +94,7 @@ impl<'a> Replay<'a> {
     }
 
     /// Applies an entry, sooner or later.
-    pub(super) async fn apply(&mut self, entry: &RawDocument) -> Result<(), Failure> {
+    pub(super) async fn apply(&mut self, entry: &RawDocument) -> Result<()> {
         let entry = Document::try_from(entry).map_err(|error| broken(&error.to_string()))?;
         let time = entry.get_timestamp("ts").map_err(|_| broken("an entry has no time"))?;
         if self.is_over || self.limit.is_some_and(|limit| time >= limit) {
@@ -118,7 +118,7 @@ impl<'a> Replay<'a> {
     }
 
     /// An entry with several operations: a transaction, or a part of one.
-    async fn operations(&mut self, entry: &Document, change: &Document) -> Result<(), Failure> {
+    async fn operations(&mut self, entry: &Document, change: &Document) -> Result<()> {
         let operations =
             change.get_array("applyOps").map_err(|_| broken("applyOps is no array"))?;
         let operations = operations.iter().filter_map(Bson::as_document).cloned();
@@ -138,14 +138,14 @@ impl<'a> Replay<'a> {
         Ok(())
     }
 
-    async fn each(&mut self, operations: Vec<Document>) -> Result<(), Failure> {
+    async fn each(&mut self, operations: Vec<Document>) -> Result<()> {
         for operation in operations {
             self.one(&operation).await?;
         }
         Ok(())
     }
 
-    async fn one(&mut self, entry: &Document) -> Result<(), Failure> {
+    async fn one(&mut self, entry: &Document) -> Result<()> {
         let (Ok(op), Ok(namespace), Ok(object)) =
             (entry.get_str("op"), entry.get_str("ns"), entry.get_document("o"))
         else {
@@ -180,7 +180,7 @@ impl<'a> Replay<'a> {
         is_restorable(database, collection) && self.selection.has(database, collection)
     }
 
-    async fn put(&mut self, place: Place, change: Change, told: &Document) -> Result<(), Failure> {
+    async fn put(&mut self, place: Place, change: Change, told: &Document) -> Result<()> {
         let size = bson::RawDocumentBuf::try_from(told).map_or(0, |raw| raw.as_bytes().len());
         let is_full = self.pending.len() == BATCH_DOCUMENTS
             || self.pending_bytes + size > BATCH_BYTES
@@ -196,7 +196,7 @@ impl<'a> Replay<'a> {
     }
 
     /// Writes what the pending changes come to.
-    async fn flush(&mut self) -> Result<(), Failure> {
+    async fn flush(&mut self) -> Result<()> {
         let changes = std::mem::take(&mut self.pending);
         self.pending_bytes = 0;
         let Some(place) = self.pending_place.take() else { return Ok(()) };
@@ -254,7 +254,7 @@ impl<'a> Replay<'a> {
     }
 
     /// A change of collections and indexes.
-    async fn command(&mut self, database: &str, command: &Document) -> Result<(), Failure> {
+    async fn command(&mut self, database: &str, command: &Document) -> Result<()> {
         let Some((name, value)) = command.iter().next() else { return Ok(()) };
         let place = Place::new(database, value.as_str().unwrap_or_default());
         let names_one = value.as_str().is_some();
@@ -313,12 +313,7 @@ impl<'a> Replay<'a> {
         indexes.push(index);
     }
 
-    async fn run(
-        &self,
-        database: &str,
-        command: &Document,
-        without: &[&str],
-    ) -> Result<(), Failure> {
+    async fn run(&self, database: &str, command: &Document, without: &[&str]) -> Result<()> {
         let mut command = command.clone();
         for key in without {
             command.remove(key);
@@ -331,14 +326,14 @@ impl<'a> Replay<'a> {
     }
 
     /// Writes what is pending. Returns how many changes were applied.
-    pub(super) async fn finish(mut self) -> Result<usize, Failure> {
+    pub(super) async fn finish(mut self) -> Result<usize> {
         self.flush().await?;
         Ok(self.applied)
     }
 }
 
 /// The document after an update of either version of the format.
-fn differ(before: &Document, update: &Document) -> Result<Document, Failure> {
+fn differ(before: &Document, update: &Document) -> Result<Document> {
     if update.contains_key("diff") {
         return apply_oplog_update(before, update).map_err(|error| broken(&error.to_string()));
     }
@@ -363,7 +358,7 @@ fn transaction(entry: &Document) -> Vec<u8> {
     RawDocumentBuf::try_from(&key).map(RawDocumentBuf::into_bytes).unwrap_or_default()
 }
 
-fn key_of(id: &Bson) -> Result<Vec<u8>, Failure> {
+fn key_of(id: &Bson) -> Result<Vec<u8>> {
     let document = RawDocumentBuf::try_from(&doc! { "_id": id.clone() });
     document.map(|document| id_key(&document)).map_err(|error| broken(&error.to_string()))
 }

@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 
 use super::collection::{self, Filled};
 use super::{Done, Work, indexes_of};
-use crate::screen::{Failure, Outcome, Screen};
+use crate::screen::{Failure, Outcome, Result, Screen};
 use crate::transfer::archive::{Checksum, Next, Reader};
 use crate::transfer::layout::{Metadata, Place};
 
@@ -28,14 +28,10 @@ struct Open {
 }
 
 /// The tasks of the collections that have begun.
-type Tasks = JoinSet<Result<(Place, Filled), Failure>>;
+type Tasks = JoinSet<Result<(Place, Filled)>>;
 
 impl Work<'_> {
-    pub(super) async fn archive(
-        &self,
-        path: &Path,
-        screen: &mut Screen,
-    ) -> Result<Outcome, Failure> {
+    pub(super) async fn archive(&self, path: &Path, screen: &mut Screen) -> Result<Outcome> {
         let damaged = |error: io::Error| {
             problem!(
                 "the archive {} cannot be read: {error}; give a whole one, with --gzip if it is \
@@ -88,7 +84,7 @@ impl Work<'_> {
         done: &mut Done,
         indexes: &mut BTreeMap<Place, Vec<Document>>,
         damaged: impl Fn(io::Error) -> Failure,
-    ) -> Result<usize, Failure> {
+    ) -> Result<usize> {
         let mut parts = Parts::new(self, &reader, done);
         let mut replay = None;
         let mut indexes = Some(indexes);
@@ -184,7 +180,7 @@ impl<'a> Parts<'a> {
     }
 
     /// Hands a document to the task of its collection.
-    async fn pass(&mut self, place: &Place, document: RawDocumentBuf) -> Result<(), Failure> {
+    async fn pass(&mut self, place: &Place, document: RawDocumentBuf) -> Result<()> {
         let Some(part) = self.open.get_mut(place) else { return Ok(()) };
         part.sum.add(document.as_bytes());
         let Some(documents) = &part.documents else { return Ok(()) };
@@ -206,7 +202,7 @@ impl<'a> Parts<'a> {
     }
 
     /// Ends every task and waits for it.
-    async fn gather(&mut self) -> Result<(), Failure> {
+    async fn gather(&mut self) -> Result<()> {
         self.open.clear();
         while let Some(task) = self.tasks.join_next().await {
             match task {

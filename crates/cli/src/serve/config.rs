@@ -13,7 +13,7 @@ use toml::{Table, Value};
 
 use super::mongod;
 use crate::arguments::{self, ServeArguments};
-use crate::screen::Failure;
+use crate::screen::{Failure, Result};
 
 /// Options about this one run, which make no sense in a file.
 const NOT_IN_FILES: [&str; 7] =
@@ -26,7 +26,7 @@ const EXCLUSIVE: [&str; 2] = ["data", "memory"];
 pub(super) fn with_file(
     path: &Path,
     given: impl Iterator<Item = OsString>,
-) -> Result<(ServeArguments, Vec<String>), Failure> {
+) -> Result<(ServeArguments, Vec<String>)> {
     let given: Vec<OsString> = given.collect();
     let place_given = EXCLUSIVE.iter().any(|name| is_among(name, &given));
     let text = std::fs::read_to_string(path).map_err(|error| {

@@ -9,7 +9,7 @@ use bson::raw::RawDocumentBuf;
 use bson::{Bson, DateTime, Timestamp};
 use serde_json::Value;
 
-use crate::screen::Failure;
+use crate::screen::{Failure, Result};
 use crate::whole_file::{self, PUBLIC};
 
 /// The longest resume file that is read. A token has a few hundred bytes.
@@ -23,7 +23,7 @@ pub(super) struct Place {
 
 impl Place {
     /// What the file holds. One that does not exist holds nothing.
-    pub(super) fn open(file: Option<&Path>) -> Result<Self, Failure> {
+    pub(super) fn open(file: Option<&Path>) -> Result<Self> {
         let Some(path) = file else { return Ok(Self { file: None, token: None }) };
         let wrong = |what: String| {
             let path = path.display();
@@ -53,7 +53,7 @@ impl Place {
     }
 
     /// Keeps a token. The file is replaced as a whole, so that a kill leaves the old or the new one.
-    pub(super) fn store(&mut self, token: &RawDocumentBuf) -> Result<(), Failure> {
+    pub(super) fn store(&mut self, token: &RawDocumentBuf) -> Result<()> {
         if self.token.as_ref() == Some(token) {
             return Ok(());
         }
@@ -65,7 +65,7 @@ impl Place {
     }
 
     /// Whether the file can be written, which is better known before the first change.
-    fn probe(&self) -> Result<(), Failure> {
+    fn probe(&self) -> Result<()> {
         let Some(path) = &self.file else { return Ok(()) };
         let beside = whole_file::beside(path, ".new");
         let tried = fs::File::create(&beside).and_then(|_| fs::remove_file(&beside));
@@ -101,7 +101,7 @@ pub(super) struct Since(Timestamp);
 impl Since {
     /// Reads `90s`, `15m`, `2h`, `1d` (before `now`), `2026-11-15T20:00:00Z`, or seconds since 1970,
     /// perhaps with a colon and the place within the second.
-    pub(super) fn parse(text: &str, now: Duration) -> Result<Self, Failure> {
+    pub(super) fn parse(text: &str, now: Duration) -> Result<Self> {
         let time = ago(text, now).or_else(|| moment(text)).or_else(|| exact(text));
         time.map(Self).ok_or_else(|| {
             misuse!(

@@ -5,11 +5,11 @@ use bson::raw::{RawBsonRef, RawDocument};
 use bson::{Bson, Document};
 use serde_json::{Value, json};
 
-use crate::screen::{FINE, Failure, NOTE, PROBLEM, QUIET, STRONG, Screen, WARNING};
+use crate::screen::{FINE, NOTE, PROBLEM, QUIET, Result, STRONG, Screen, WARNING};
 use crate::words::Foreign;
 
 /// Shows a change.
-pub(super) fn change(screen: &mut Screen, change: &RawDocument) -> Result<(), Failure> {
+pub(super) fn change(screen: &mut Screen, change: &RawDocument) -> Result<()> {
     let shown = Shown::read(change)?;
     let fields = json!({
         "operation": shown.operation,
@@ -48,7 +48,7 @@ struct Shown {
 }
 
 impl Shown {
-    fn read(change: &RawDocument) -> Result<Self, Failure> {
+    fn read(change: &RawDocument) -> Result<Self> {
         let document = Document::try_from(change).map_err(|error| {
             problem!("a change cannot be read: {error}; look at the server's log")
         })?;

@@ -11,7 +11,7 @@ use flate2::read::MultiGzDecoder;
 use flate2::write::GzEncoder;
 
 use super::tally::{Counting, Tally};
-use crate::screen::Failure;
+use crate::screen::Result;
 
 /// The longest document that is read; no server makes a longer one.
 pub(crate) const MAX_DOCUMENT: usize = 48_000_000;
@@ -71,7 +71,7 @@ pub(crate) fn open(path: &Path, tally: &Arc<Tally>) -> io::Result<Box<dyn Read +
 }
 
 /// A text file, unpacked if its name ends in `.gz`.
-pub(crate) fn read_text(path: &Path) -> Result<String, Failure> {
+pub(crate) fn read_text(path: &Path) -> Result<String> {
     let read = || {
         let mut text = String::new();
         open(path, &Arc::default())?.take(MAX_TEXT).read_to_string(&mut text)?;
@@ -91,7 +91,7 @@ pub(crate) struct Documents {
 
 impl Documents {
     /// Opens a file.
-    pub(crate) fn open(path: &Path, tally: &Arc<Tally>) -> Result<Self, Failure> {
+    pub(crate) fn open(path: &Path, tally: &Arc<Tally>) -> Result<Self> {
         let source = open(path, tally).map_err(|error| {
             problem!("{} cannot be opened: {error}; check its rights", path.display())
         })?;
@@ -99,7 +99,7 @@ impl Documents {
     }
 
     /// The next document; `None` at the end of the file.
-    pub(crate) fn next(&mut self) -> Result<Option<RawDocumentBuf>, Failure> {
+    pub(crate) fn next(&mut self) -> Result<Option<RawDocumentBuf>> {
         match read_document(&mut self.source) {
             Ok(None) => Ok(None),
             Ok(Some(document)) => {

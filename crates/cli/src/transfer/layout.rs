@@ -19,7 +19,7 @@ use serde_json::Value;
 use sha1::{Digest, Sha1};
 
 use super::bson_file;
-use crate::screen::Failure;
+use crate::screen::Result;
 
 /// The file of the changes during the dump.
 pub(crate) const OPLOG: &str = "oplog.bson";
@@ -180,7 +180,7 @@ pub(crate) struct Dump {
 impl Dump {
     /// Looks at every name in the directory and reads the metadata. Fails if it cannot be read, or
     /// holds what no dump holds.
-    pub(crate) fn open(directory: &Path) -> Result<Self, Failure> {
+    pub(crate) fn open(directory: &Path) -> Result<Self> {
         let mut dump = Self::default();
         for entry in listed(directory)? {
             let name = name_of(&entry)?;
@@ -200,7 +200,7 @@ impl Dump {
         Ok(dump)
     }
 
-    fn read_database(&mut self, database: &str, directory: &Path) -> Result<(), Failure> {
+    fn read_database(&mut self, database: &str, directory: &Path) -> Result<()> {
         let files = listed(directory)?;
         let mut stems = Vec::new();
         for file in &files {
@@ -241,7 +241,7 @@ impl Dump {
     }
 }
 
-fn read_metadata(path: &Path) -> Result<Metadata, Failure> {
+fn read_metadata(path: &Path) -> Result<Metadata> {
     let text = bson_file::read_text(path)?;
     Metadata::parse(&text).map_err(|error| {
         problem!("{} is not the metadata of a collection: {error}; dump again", path.display())
@@ -252,14 +252,14 @@ fn without_gz(name: &str) -> &str {
     name.strip_suffix(".gz").unwrap_or(name)
 }
 
-fn name_of(path: &Path) -> Result<String, Failure> {
+fn name_of(path: &Path) -> Result<String> {
     let name = path.file_name().and_then(|name| name.to_str());
     name.map(str::to_owned)
         .ok_or_else(|| problem!("{} has a name that is no text; remove it", path.display()))
 }
 
 /// The paths in a directory, in order.
-fn listed(directory: &Path) -> Result<Vec<PathBuf>, Failure> {
+fn listed(directory: &Path) -> Result<Vec<PathBuf>> {
     let failed = |error: std::io::Error| {
         problem!("{} cannot be read: {error}; give the directory of a dump", directory.display())
     };

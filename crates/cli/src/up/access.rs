@@ -19,7 +19,7 @@ use rcgen::{
 
 use super::process::ProcessId;
 use super::running;
-use crate::screen::Failure;
+use crate::screen::Result;
 
 /// The user that `--auth` makes.
 pub(super) const USER: &str = "admin";
@@ -54,7 +54,7 @@ impl Access {
         auth: bool,
         tls: bool,
         known: Option<String>,
-    ) -> Result<Self, Failure> {
+    ) -> Result<Self> {
         if !auth && !tls {
             return Ok(Self::default());
         }
@@ -163,7 +163,7 @@ impl Access {
 struct OwnDirectory(PathBuf);
 
 impl OwnDirectory {
-    fn new() -> Result<Self, Failure> {
+    fn new() -> Result<Self> {
         let place = running::directory()?;
         remove_abandoned(&place);
         Ok(Self(place.join(format!("{DIRECTORY_PREFIX}{}", std::process::id()))))
@@ -196,7 +196,7 @@ pub(super) fn write_secret(path: &Path, text: &str) -> io::Result<()> {
     file.write_all(text.as_bytes())
 }
 
-fn random<const LENGTH: usize>() -> Result<[u8; LENGTH], Failure> {
+fn random<const LENGTH: usize>() -> Result<[u8; LENGTH]> {
     let mut bytes = [0; LENGTH];
     getrandom::fill(&mut bytes)
         .map_err(|error| problem!("the system has no random numbers: {error}; try again"))?;
@@ -204,7 +204,7 @@ fn random<const LENGTH: usize>() -> Result<[u8; LENGTH], Failure> {
 }
 
 /// The certificate of an authority, and a certificate with its key that the authority signed.
-fn certificates() -> Result<(String, String), Failure> {
+fn certificates() -> Result<(String, String)> {
     let made = || -> Result<_, rcgen::Error> {
         let mut authority = CertificateParams::new(Vec::new())?;
         authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);

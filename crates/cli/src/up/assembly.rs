@@ -13,7 +13,7 @@ use super::access::USER;
 use super::members::Members;
 use super::plan::Plan;
 use crate::connect;
-use crate::screen::Failure;
+use crate::screen::Result;
 
 /// The interval of heartbeats that a set has unless its configuration names another, in milliseconds.
 const DEFAULT_HEARTBEAT_MS: u128 = 2_000;
@@ -26,10 +26,7 @@ const FIRST_USER_TRIES: usize = 20;
 const FIRST_USER_PAUSE: Duration = Duration::from_millis(100);
 
 /// Makes the members a set, unless they are one already, and waits for a majority write.
-pub(super) async fn assemble(
-    plan: &Plan,
-    members: &Members,
-) -> Result<(Client, ClientOptions), Failure> {
+pub(super) async fn assemble(plan: &Plan, members: &Members) -> Result<(Client, ClientOptions)> {
     initiate(plan, members).await?;
     if let Some(password) = plan.access.password() {
         create_first_user(plan, members, password).await?;
@@ -57,7 +54,7 @@ fn hosts<'a>(plan: &Plan, members: &'a Members) -> Vec<&'a str> {
     members.iter().filter(|member| member.id < plan.members).map(|member| member.host()).collect()
 }
 
-async fn initiate(plan: &Plan, members: &Members) -> Result<(), Failure> {
+async fn initiate(plan: &Plan, members: &Members) -> Result<()> {
     let first = plan.access.member_uri_without_login(members.first().host());
     let direct = Client::with_uri(&first).map_err(|error| connect::refused(&error))?;
     let command = rawdoc! { "replSetInitiate": configuration(plan, members) };
@@ -80,7 +77,7 @@ async fn initiate(plan: &Plan, members: &Members) -> Result<(), Failure> {
 }
 
 /// The first user may be made without a login, from this machine.
-async fn create_first_user(plan: &Plan, members: &Members, password: &str) -> Result<(), Failure> {
+async fn create_first_user(plan: &Plan, members: &Members, password: &str) -> Result<()> {
     let uri = plan.access.set_uri_without_login(&hosts(plan, members), &plan.name);
     let client = Client::with_uri(&uri).map_err(|error| connect::refused(&error))?;
     let create = rawdoc! {

@@ -13,7 +13,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use tokio::process::{Child, Command};
 use tokio::time::timeout;
 
-use crate::screen::{Failure, Outcome};
+use crate::screen::{Outcome, Result};
 use crate::signals::Endings;
 use crate::words::Foreign;
 
@@ -76,7 +76,7 @@ impl Running {
 
     /// Waits until the program has ended, and passes signals on meanwhile. Returns the exit code to
     /// end with.
-    pub(super) async fn finish(mut self) -> Result<Outcome, Failure> {
+    pub(super) async fn finish(mut self) -> Result<Outcome> {
         let signal = tokio::select! {
             status = self.child.wait() => return told(status),
             signal = self.endings.next() => signal,
@@ -107,7 +107,7 @@ impl Running {
     }
 }
 
-fn told(status: std::io::Result<ExitStatus>) -> Result<Outcome, Failure> {
+fn told(status: std::io::Result<ExitStatus>) -> Result<Outcome> {
     let status = status
         .map_err(|error| problem!("the end of the command cannot be seen: {error}; try again"))?;
     let code = status.code().or_else(|| status.signal().map(|signal| SIGNALLED + signal));

@@ -14,7 +14,7 @@ use tokio::time::timeout;
 
 use super::keeper::Handle;
 use super::running::RunningSet;
-use crate::screen::Failure;
+use crate::screen::{Failure, Result};
 use crate::view::actions::{Action, Actions};
 
 /// The longest line that is read.
@@ -51,7 +51,7 @@ impl Order {
 }
 
 /// Asks the process that looks after this set. Returns what it says.
-pub(crate) fn order(set: &RunningSet, order: &Order) -> Result<String, Failure> {
+pub(crate) fn order(set: &RunningSet, order: &Order) -> Result<String> {
     let failed = |error: std::io::Error| {
         problem!(
             "the quorate up of {} (process {}) does not answer: {error}; stop the set with {} and \
@@ -82,7 +82,7 @@ pub(super) struct Control {
 
 impl Control {
     /// Takes orders from now on.
-    pub(super) fn serve(set: &RunningSet, handle: Handle) -> Result<Self, Failure> {
+    pub(super) fn serve(set: &RunningSet, handle: Handle) -> Result<Self> {
         let path = set.control_path()?;
         // A file that a crash left behind; the file of a set that runs has another name.
         let _ = std::fs::remove_file(&path);

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use super::{READY_WITHIN, running, tell_member, tell_ready, tell_taken};
 use crate::arguments::UpArguments;
-use crate::screen::{Failure, Outcome, Screen};
+use crate::screen::{Failure, Outcome, Result, Screen};
 
 /// How often the log is read.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
@@ -25,7 +25,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(5);
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Starts a keeper and waits until its set is ready.
-pub(super) fn start(arguments: &UpArguments, screen: &mut Screen) -> Result<Outcome, Failure> {
+pub(super) fn start(arguments: &UpArguments, screen: &mut Screen) -> Result<Outcome> {
     let log = running::directory()?.join(format!("up-{}.log", std::process::id()));
     let failed = |error: std::io::Error| {
         problem!("cannot start in the background: {error}; try without --detach to see more")
@@ -56,7 +56,7 @@ fn wait(
     arguments: &UpArguments,
     log: &Path,
     screen: &mut Screen,
-) -> Result<Outcome, Failure> {
+) -> Result<Outcome> {
     let mut lines = BufReader::new(File::open(log)?);
     let deadline = Instant::now() + READY_WITHIN + PATIENCE;
     let mut line = String::new();
@@ -80,7 +80,7 @@ fn wait(
 }
 
 /// Says again what the keeper said. The connection string if the set is ready.
-fn repeat(line: &str, screen: &mut Screen) -> Result<Option<String>, Failure> {
+fn repeat(line: &str, screen: &mut Screen) -> Result<Option<String>> {
     // A line that is no event is an error of a member; its keeper reports everything else.
     let event: Value = serde_json::from_str(line).unwrap_or_default();
     let text = |name: &str| event[name].as_str().unwrap_or_default();
@@ -108,7 +108,7 @@ fn told(
     uri: &str,
     log: &Path,
     screen: &mut Screen,
-) -> Result<Outcome, Failure> {
+) -> Result<Outcome> {
     let stop = match &arguments.data {
         Some(data) => format!("quorate down --data {}", data.display()),
         // Another set may have the same name; none has the same port.

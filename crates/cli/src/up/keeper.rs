@@ -17,7 +17,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::members::{Exit, Member, Members};
 use super::running::RunningSet;
-use crate::screen::{Failure, Screen};
+use crate::screen::{Result, Screen};
 use crate::view::Input;
 use crate::view::actions::{Action, ActionError, Actions, Performed};
 use crate::view::collector::Live;
@@ -115,7 +115,7 @@ impl Keeper {
         mend: &mut SignalStream,
         lines: &mut mpsc::Receiver<String>,
         screen: &mut Screen,
-    ) -> Result<(), Failure> {
+    ) -> Result<()> {
         tokio::pin!(stop);
         loop {
             tokio::select! {
@@ -134,7 +134,7 @@ impl Keeper {
         self.set.forget();
     }
 
-    fn on_exit(&self, exit: &Exit, screen: &mut Screen) -> Result<(), Failure> {
+    fn on_exit(&self, exit: &Exit, screen: &mut Screen) -> Result<()> {
         let Exit { id, host, how } = exit;
         if let Some(member) = self.members.iter().find(|member| member.id == *id) {
             self.show(member);
@@ -145,7 +145,7 @@ impl Keeper {
     }
 
     /// Notes every member that has ended by now, so that what is asked for next finds it gone.
-    async fn note_exits(&mut self, screen: &mut Screen) -> Result<(), Failure> {
+    async fn note_exits(&mut self, screen: &mut Screen) -> Result<()> {
         self.members.settle().await;
         while let Some(exit) = self.members.exited() {
             self.on_exit(&exit, screen)?;
@@ -153,7 +153,7 @@ impl Keeper {
         Ok(())
     }
 
-    async fn on_order(&mut self, order: Order, screen: &mut Screen) -> Result<(), Failure> {
+    async fn on_order(&mut self, order: Order, screen: &mut Screen) -> Result<()> {
         let Order { action, member: address, answer } = order;
         // `quorate restart` has seen the process end and orders the next one at once.
         self.note_exits(screen).await?;
@@ -179,7 +179,7 @@ impl Keeper {
     }
 
     /// Undoes whatever was done to any member.
-    async fn mend_all(&mut self, screen: &mut Screen) -> Result<(), Failure> {
+    async fn mend_all(&mut self, screen: &mut Screen) -> Result<()> {
         // A drill has killed a process and asks for it: on a busy machine both are news at once.
         self.note_exits(screen).await?;
         for member in self.members.iter_mut() {
@@ -200,7 +200,7 @@ impl Keeper {
         self.save()
     }
 
-    fn save(&mut self) -> Result<(), Failure> {
+    fn save(&mut self) -> Result<()> {
         self.set.members = self.members.running();
         self.set.save()
     }

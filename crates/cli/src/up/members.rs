@@ -16,7 +16,7 @@ use super::plan::Plan;
 use super::process::ProcessId;
 use super::running::RunningMember;
 use crate::remedy::CHECK_LIMITS;
-use crate::screen::Failure;
+use crate::screen::Result;
 use crate::view::member::Process;
 
 /// How long a member that is started again may take until it listens.
@@ -77,7 +77,7 @@ impl Member {
         matches!(self.condition, Process::Gone(_))
     }
 
-    fn start(id: u8, recipe: Recipe) -> Result<Self, Failure> {
+    fn start(id: u8, recipe: Recipe) -> Result<Self> {
         let failed =
             |error: io::Error| problem!("member {id} cannot be started: {error}; {CHECK_LIMITS}");
         let mut command = Command::new(std::env::current_exe().map_err(failed)?);
@@ -107,7 +107,7 @@ impl Member {
         Ok(Self { id, recipe, host: String::new(), process, identity, leash, says, condition })
     }
 
-    async fn listening(&mut self) -> Result<(), Failure> {
+    async fn listening(&mut self) -> Result<()> {
         while let Ok(Some(line)) = self.says.next_line().await {
             let event: Value = serde_json::from_str(&line).unwrap_or_default();
             if let Some(host) = event["host"].as_str() {
@@ -137,7 +137,7 @@ impl Member {
     }
 
     /// Undoes what was done to it. False if nothing was.
-    pub(super) async fn mend(&mut self) -> Result<bool, Failure> {
+    pub(super) async fn mend(&mut self) -> Result<bool> {
         match self.condition {
             Process::Running => Ok(false),
             Process::Paused => Ok(self.afflict(Signal::CONT, Process::Running)),
@@ -170,7 +170,7 @@ impl Member {
 
 impl Members {
     /// Starts a process for each port.
-    pub(super) fn start(plan: &Plan) -> Result<Self, Failure> {
+    pub(super) fn start(plan: &Plan) -> Result<Self> {
         let started = (0_u8..).zip(&plan.ports).map(|(id, port)| {
             let data = plan.data.as_ref().map(|data| data.join(format!("member{id}")));
             let mut access = plan.access.serve_arguments();
@@ -211,7 +211,7 @@ impl Members {
     }
 
     /// Returns when every member takes connections.
-    pub(super) async fn listening(&mut self) -> Result<(), Failure> {
+    pub(super) async fn listening(&mut self) -> Result<()> {
         for member in &mut self.0 {
             member.listening().await?;
         }

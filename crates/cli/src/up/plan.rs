@@ -12,7 +12,7 @@ use super::access::{Access, write_secret};
 use super::detach;
 use super::running::RunningSet;
 use crate::arguments::UpArguments;
-use crate::screen::{Failure, Screen};
+use crate::screen::{Failure, Result, Screen};
 use crate::words::{Foreign, listed};
 
 /// The name of a set that was given none.
@@ -59,7 +59,7 @@ struct Remembered {
 impl Plan {
     /// Decides what to start. Fails if the options contradict each other, the data, or what runs
     /// already.
-    pub(super) fn make(arguments: &UpArguments, screen: &mut Screen) -> Result<Self, Failure> {
+    pub(super) fn make(arguments: &UpArguments, screen: &mut Screen) -> Result<Self> {
         check_votes(arguments)?;
         if let Some(data) = &arguments.data {
             check_unused(data)?;
@@ -97,7 +97,7 @@ impl Plan {
     }
 
     /// Writes down what the set must have again, once its members listen on these ports.
-    pub(super) fn remember(&self, ports: Vec<u16>) -> Result<(), Failure> {
+    pub(super) fn remember(&self, ports: Vec<u16>) -> Result<()> {
         let Some(directory) = &self.data else { return Ok(()) };
         let remembered = Remembered {
             name: Some(self.name.clone()),
@@ -115,7 +115,7 @@ impl Plan {
 }
 
 impl Remembered {
-    fn read(directory: &Path) -> Result<Option<Self>, Failure> {
+    fn read(directory: &Path) -> Result<Option<Self>> {
         let path = directory.join(SET_FILE);
         if let Ok(text) = std::fs::read_to_string(&path) {
             return match Self::parse(&text) {
@@ -152,7 +152,7 @@ impl Remembered {
     }
 
     /// Refuses options that are not those of the set in the directory.
-    fn check(&self, arguments: &UpArguments, directory: &Path) -> Result<(), Failure> {
+    fn check(&self, arguments: &UpArguments, directory: &Path) -> Result<()> {
         let shown = directory.display();
         if let (Some(name), Some(wanted)) = (&self.name, &arguments.name)
             && name != wanted
@@ -187,7 +187,7 @@ fn damaged(path: &Path) -> Failure {
     problem!("{} is damaged; restore it from a copy, or give another --data", path.display())
 }
 
-fn check_votes(arguments: &UpArguments) -> Result<(), Failure> {
+fn check_votes(arguments: &UpArguments) -> Result<()> {
     match arguments.processes() {
         count if count > MAX_VOTES => Err(misuse!(
             "a set has at most {MAX_VOTES} votes, and this one would have {count}; give fewer \
@@ -198,7 +198,7 @@ fn check_votes(arguments: &UpArguments) -> Result<(), Failure> {
 }
 
 /// Refuses a directory whose set runs already.
-fn check_unused(directory: &Path) -> Result<(), Failure> {
+fn check_unused(directory: &Path) -> Result<()> {
     let here = detach::absolute(&Some(directory.to_owned()));
     let running = RunningSet::all()?.into_iter().find(|set| set.data == here);
     match running {
@@ -215,7 +215,7 @@ fn check_unused(directory: &Path) -> Result<(), Failure> {
 }
 
 /// Refuses to start a set whose ports another process took: its members know each other by them.
-fn check_free(ports: &[u16], directory: &Path) -> Result<(), Failure> {
+fn check_free(ports: &[u16], directory: &Path) -> Result<()> {
     let taken = ports.iter().find(|port| TcpListener::bind((Ipv4Addr::LOCALHOST, **port)).is_err());
     match taken {
         None => Ok(()),
@@ -228,7 +228,7 @@ fn check_free(ports: &[u16], directory: &Path) -> Result<(), Failure> {
 }
 
 /// The ports of the members: the wanted ones, or the next that are free.
-fn free_ports(arguments: &UpArguments, screen: &mut Screen) -> Result<Vec<u16>, Failure> {
+fn free_ports(arguments: &UpArguments, screen: &mut Screen) -> Result<Vec<u16>> {
     let wanted = arguments.processes();
     let first = arguments.port.unwrap_or(quorate_protocol::DEFAULT_PORT);
     if first == 0 {

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 
 use super::process::ProcessId;
-use crate::screen::Failure;
+use crate::screen::{Failure, Result};
 use crate::whole_file::{self, PUBLIC};
 
 /// The version of the files. Files of other versions are left alone.
@@ -51,7 +51,7 @@ pub(crate) struct RunningSet {
 
 impl RunningSet {
     /// Writes the file of this set anew.
-    pub(super) fn save(&self) -> Result<(), Failure> {
+    pub(super) fn save(&self) -> Result<()> {
         let path = self.path(&directory()?);
         let text = format!("{:#}\n", self.to_json());
         whole_file::replace(&path, &text, PUBLIC).map_err(|error| {
@@ -70,7 +70,7 @@ impl RunningSet {
     }
 
     /// Every set that runs. Files of sets that do not run any more are removed.
-    pub(crate) fn all() -> Result<Vec<Self>, Failure> {
+    pub(crate) fn all() -> Result<Vec<Self>> {
         let directory = directory()?;
         let files = fs::read_dir(&directory).map_err(|error| unusable(&directory, &error))?;
         let mut sets = Vec::new();
@@ -106,7 +106,7 @@ impl RunningSet {
     }
 
     /// The socket on which its keeper takes orders.
-    pub(crate) fn control_path(&self) -> Result<PathBuf, Failure> {
+    pub(crate) fn control_path(&self) -> Result<PathBuf> {
         Ok(self.path(&directory()?).with_extension(CONTROL))
     }
 
@@ -132,7 +132,7 @@ impl RunningSet {
     }
 
     /// The set that has a member here which runs.
-    pub(crate) fn with_member(host: &str) -> Result<Option<Self>, Failure> {
+    pub(crate) fn with_member(host: &str) -> Result<Option<Self>> {
         Ok(Self::all()?.into_iter().find(|set| set.member(host).is_some()))
     }
 
@@ -215,7 +215,7 @@ fn parse_process(value: &Value) -> Option<ProcessId> {
 
 /// The directory of the files, made if it is not there. Other users must not be able to write into
 /// it: the files name the processes that are signalled.
-pub(super) fn directory() -> Result<PathBuf, Failure> {
+pub(super) fn directory() -> Result<PathBuf> {
     let user = rustix::process::getuid().as_raw();
     let directory = match std::env::var_os("XDG_RUNTIME_DIR") {
         Some(run) if !run.is_empty() => PathBuf::from(run).join("quorate"),

@@ -18,7 +18,7 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use crate::clock;
 use crate::connect;
-use crate::screen::{FINE, Failure, Outcome, PROBLEM, QUIET, STRONG, Screen, WARNING};
+use crate::screen::{FINE, Outcome, PROBLEM, QUIET, Result, STRONG, Screen, WARNING};
 use crate::signals;
 use crate::words::Foreign;
 
@@ -69,7 +69,7 @@ struct Row {
 }
 
 /// Watches every deployment of the file until told to stop.
-pub(super) async fn run(path: &Path, screen: &mut Screen) -> Result<Outcome, Failure> {
+pub(super) async fn run(path: &Path, screen: &mut Screen) -> Result<Outcome> {
     let stop = signals::stop()?;
     tokio::pin!(stop);
     let mut fleet = Vec::new();
@@ -108,7 +108,7 @@ pub(super) async fn run(path: &Path, screen: &mut Screen) -> Result<Outcome, Fai
 }
 
 /// The deployments of a file, by name.
-fn read(path: &Path) -> Result<Vec<(String, ConnectionString)>, Failure> {
+fn read(path: &Path) -> Result<Vec<(String, ConnectionString)>> {
     let shown = path.display();
     let misuse = |why: String| misuse!("the fleet file {shown} {why}");
     let size = std::fs::metadata(path).map(|file| file.len()).unwrap_or_default();
@@ -167,7 +167,7 @@ fn row(topology: &TopologyDescription) -> Row {
     }
 }
 
-fn tell(name: &str, row: &Row, on_terminal: bool, screen: &mut Screen) -> Result<(), Failure> {
+fn tell(name: &str, row: &Row, on_terminal: bool, screen: &mut Screen) -> Result<()> {
     let now = clock::wall_now();
     screen.event("deployment", to_json(name, row, &clock::rfc3339(now)))?;
     if !on_terminal {
@@ -211,7 +211,7 @@ fn sentence(name: &str, row: &Row) -> String {
 }
 
 /// The table, the worst first, as far as the terminal has room.
-fn draw(fleet: &[Deployment], rows: &[Row], screen: &mut Screen) -> Result<(), Failure> {
+fn draw(fleet: &[Deployment], rows: &[Row], screen: &mut Screen) -> Result<()> {
     let (width, height) = ratatui::crossterm::terminal::size().unwrap_or((80, 24));
     let room = usize::from(height).saturating_sub(OTHER_LINES);
     let mut order: Vec<usize> = (0..rows.len()).collect();
