@@ -8,12 +8,12 @@
 use std::fmt;
 use std::sync::LazyLock;
 
-use crate::body::{CommandBody, MARKS, mark_of};
+use crate::body::{MARKS, mark_of};
 use crate::commands;
 use crate::context::{Command, Outcome};
 use crate::dispatch::Request;
 use crate::error::CommandError;
-use crate::touched::{self, Touch};
+use crate::touched::{self, Asked, Visit};
 
 /// What a command does to the data, which decides where it may run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -114,12 +114,7 @@ pub(crate) enum KnownFields {
 pub(crate) type Run = fn(&Request<'_>, Command) -> Result<Outcome, CommandError>;
 
 /// Shows the namespaces that a command touches, one after the other.
-pub(crate) type Touching = fn(
-    &CommandFacts,
-    &CommandBody,
-    &str,
-    &mut dyn FnMut(Touch<'_>) -> Result<(), CommandError>,
-) -> Result<(), CommandError>;
+pub(crate) type Touching = fn(Asked<'_>, &mut Visit<'_>) -> Result<(), CommandError>;
 
 /// One entry of the table.
 pub struct CommandFacts {

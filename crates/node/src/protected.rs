@@ -10,7 +10,7 @@ use crate::context::Command;
 use crate::default_concerns::is_settings_collection;
 use crate::error::CommandError;
 use crate::node::Node;
-use crate::touched::is_users;
+use crate::touched::{Asked, is_users};
 
 /// Why clients may not change a collection; none if they may.
 fn reason(database: &str, collection: &str, in_a_set: bool) -> Option<&'static str> {
@@ -42,7 +42,8 @@ pub(crate) fn check(
     command: &Command,
 ) -> Result<(), CommandError> {
     let in_a_set = node.oplog().is_some();
-    (facts.touching)(facts, &command.body, command.database(), &mut |touch| {
+    let asked = Asked { facts, body: &command.body, database: command.database() };
+    (facts.touching)(asked, &mut |touch| {
         let (true, Some(collection)) = (touch.changes, touch.collection) else { return Ok(()) };
         match reason(touch.database, collection, in_a_set) {
             None => Ok(()),

@@ -50,39 +50,35 @@ pub(crate) fn is_users(database: &str, collection: &str) -> bool {
     (database, collection) == USERS
 }
 
-type Visit<'v> = dyn FnMut(Touch<'_>) -> Result<(), CommandError> + 'v;
+/// A command, and the database that it is for.
+#[derive(Clone, Copy)]
+pub(crate) struct Asked<'a> {
+    pub(crate) facts: &'a CommandFacts,
+    pub(crate) body: &'a CommandBody,
+    pub(crate) database: &'a str,
+}
+
+pub(crate) type Visit<'v> = dyn FnMut(Touch<'_>) -> Result<(), CommandError> + 'v;
 
 fn touch<'a>(facts: &CommandFacts, database: &'a str, collection: Option<&'a str>) -> Touch<'a> {
     Touch { database, collection, access: facts.access, changes: facts.effect == Effect::Writes }
 }
 
 /// The database as a whole, or nothing in particular.
-pub(crate) fn database(
-    facts: &CommandFacts,
-    _: &CommandBody,
-    database: &str,
-    visit: &mut Visit<'_>,
-) -> Result<(), CommandError> {
+pub(crate) fn database(asked: Asked<'_>, visit: &mut Visit<'_>) -> Result<(), CommandError> {
+    let Asked { facts, database, .. } = asked;
     visit(touch(facts, database, None))
 }
 
 /// The collection that the first field names.
-pub(crate) fn named(
-    facts: &CommandFacts,
-    body: &CommandBody,
-    database: &str,
-    visit: &mut Visit<'_>,
-) -> Result<(), CommandError> {
+pub(crate) fn named(asked: Asked<'_>, visit: &mut Visit<'_>) -> Result<(), CommandError> {
+    let Asked { facts, body, database } = asked;
     visit(touch(facts, database, body.first_text()))
 }
 
 /// The collection of a cursor. Cursors of commands such as `listCollections` belong to none.
-pub(crate) fn cursor(
-    facts: &CommandFacts,
-    body: &CommandBody,
-    database: &str,
-    visit: &mut Visit<'_>,
-) -> Result<(), CommandError> {
+pub(crate) fn cursor(asked: Asked<'_>, visit: &mut Visit<'_>) -> Result<(), CommandError> {
+    let Asked { facts, body, database } = asked;
     let collection = body.get_str("collection").ok();
     let access = match collection {
         Some(name) if name.starts_with("$cmd.list") => Access::Look,
@@ -100,12 +96,8 @@ fn watches_every_database(stages: &[Bson]) -> bool {
 }
 
 /// What a pipeline reads, and where its documents go.
-pub(crate) fn pipeline(
-    facts: &CommandFacts,
-    body: &CommandBody,
-    database: &str,
-    visit: &mut Visit<'_>,
-) -> Result<(), CommandError> {
+pub(crate) fn pipeline(asked: Asked<'_>, visit: &mut Visit<'_>) -> Result<(), CommandError> {
+    let Asked { facts, body, database } = asked;
     let source = body.first();
     let stages = body.get_array("pipeline").ok();
     let is_of_database = source.and_then(whole_number) == Some(1);
@@ -187,12 +179,8 @@ fn output<'a>(stages: &'a [Bson], database: &'a str) -> Option<(&'a str, &'a str
 }
 
 /// The collection that goes, and the one that comes or is replaced.
-pub(crate) fn rename(
-    facts: &CommandFacts,
-    body: &CommandBody,
-    database: &str,
-    visit: &mut Visit<'_>,
-) -> Result<(), CommandError> {
+pub(crate) fn rename(asked: Asked<'_>, visit: &mut Visit<'_>) -> Result<(), CommandError> {
+    let Asked { facts, body, database } = asked;
     for name in [body.first(), body.get("to")] {
         let name = name.and_then(Bson::as_str).and_then(|name| name.split_once('.'));
         match name {
@@ -204,13 +192,9 @@ pub(crate) fn rename(
 }
 
 /// A collection or a view, and what the view stands on.
-pub(crate) fn view(
-    facts: &CommandFacts,
-    body: &CommandBody,
-    database: &str,
-    visit: &mut Visit<'_>,
-) -> Result<(), CommandError> {
-    named(facts, body, database, visit)?;
+pub(crate) fn view(asked: Asked<'_>, visit: &mut Visit<'_>) -> Result<(), CommandError> {
+    let Asked { body, database, .. } = asked;
+    named(asked, visit)?;
     let Ok(under) = body.get_str("viewOn") else { return Ok(()) };
     let mut reads = |collection| {
         let (collection, access) = (Some(collection), Access::Read);
@@ -221,32 +205,23 @@ pub(crate) fn view(
 }
 
 /// What the explained command would touch. Nothing is changed.
-pub(crate) fn explained(
-    facts: &CommandFacts,
-    body: &CommandBody,
-    database: &str,
-    visit: &mut Visit<'_>,
-) -> Result<(), CommandError> {
+pub(crate) fn explained(asked: Asked<'_>, visit: &mut Visit<'_>) -> Result<(), CommandError> {
+    let Asked { facts, body, database } = asked;
     let inner = body.first().and_then(Bson::as_document);
     let inner = inner.and_then(|inner| Some((find(inner.keys().next()?)?, inner)));
     match inner {
         // One explain inside another is refused by the command itself.
         Some((known, inner)) if known.name != facts.name => {
-            (known.touching)(known, &CommandBody::from(inner.clone()), database, &mut |touch| {
-                visit(Touch { changes: false, ..touch })
-            })
+            let asked = Asked { facts: known, body: &CommandBody::from(inner.clone()), database };
+            (known.touching)(asked, &mut |touch| visit(Touch { changes: false, ..touch }))
         }
         _ => visit(touch(facts, database, None)),
     }
 }
 
 /// The database whose collections are listed; for their names alone none, if the client asks for what it may see.
-pub(crate) fn listed(
-    facts: &CommandFacts,
-    body: &CommandBody,
-    database: &str,
-    visit: &mut Visit<'_>,
-) -> Result<(), CommandError> {
+pub(crate) fn listed(asked: Asked<'_>, visit: &mut Visit<'_>) -> Result<(), CommandError> {
+    let Asked { facts, body, database } = asked;
     let is_set = |name: &str| body.get_bool(name).unwrap_or(false);
     let is_own = is_set("nameOnly") && is_set("authorizedCollections");
     let access = if is_own { Access::LoggedIn } else { facts.access };
@@ -254,12 +229,8 @@ pub(crate) fn listed(
 }
 
 /// The databases whose users are asked for.
-pub(crate) fn users(
-    facts: &CommandFacts,
-    body: &CommandBody,
-    database: &str,
-    visit: &mut Visit<'_>,
-) -> Result<(), CommandError> {
+pub(crate) fn users(asked: Asked<'_>, visit: &mut Visit<'_>) -> Result<(), CommandError> {
+    let Asked { facts, body, database } = asked;
     let mut one = |whom: &Bson| match whom {
         Bson::Document(user) if user.contains_key("forAllDBs") => {
             visit(touch(facts, EVERY_DATABASE, None))
@@ -275,12 +246,8 @@ pub(crate) fn users(
 }
 
 /// The server; for `$ownOps` only what the client itself runs.
-pub(crate) fn operations(
-    facts: &CommandFacts,
-    body: &CommandBody,
-    database: &str,
-    visit: &mut Visit<'_>,
-) -> Result<(), CommandError> {
+pub(crate) fn operations(asked: Asked<'_>, visit: &mut Visit<'_>) -> Result<(), CommandError> {
+    let Asked { facts, body, database } = asked;
     let own = match body.get("$ownOps") {
         Some(Bson::Boolean(own)) => *own,
         Some(number) => whole_number(number).is_some_and(|number| number != 0),
@@ -299,7 +266,8 @@ mod tests {
     fn touches(body: Document) -> Vec<(String, Option<String>, Access, bool)> {
         let facts = find(body.keys().next().unwrap()).unwrap();
         let mut seen = Vec::new();
-        let done = (facts.touching)(facts, &CommandBody::from(body), "db", &mut |touch| {
+        let asked = Asked { facts, body: &CommandBody::from(body), database: "db" };
+        let done = (facts.touching)(asked, &mut |touch| {
             let collection = touch.collection.map(str::to_owned);
             seen.push((touch.database.to_owned(), collection, touch.needed(), touch.changes));
             Ok(())

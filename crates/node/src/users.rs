@@ -31,7 +31,7 @@ use crate::finder::InterruptSlot;
 use crate::namespace::Namespace;
 use crate::node::Node;
 use crate::select::Selection;
-use crate::touched::{EVERY_DATABASE, Touch};
+use crate::touched::{Asked, EVERY_DATABASE, Touch};
 
 /// A user as it is stored.
 #[derive(Clone, Debug, PartialEq)]
@@ -223,7 +223,8 @@ pub(crate) fn check_access(
     }
     // Looked up for each command: a role that was taken away is gone at once.
     let mut roles = None;
-    let access = (facts.touching)(facts, &command.body, command.database(), &mut |touch| {
+    let asked = Asked { facts, body: &command.body, database: command.database() };
+    let access = (facts.touching)(asked, &mut |touch| {
         let needed = touch.needed();
         if needed == Access::LoggedIn {
             return Ok(());
