@@ -88,7 +88,7 @@ fn fixtures(program: &Path) -> Result<(), Failure> {
                 _ => Ok(()),
             }
         })
-        .map_err(|error| Failure(format!("{}: {error}", modules.display())))?;
+        .map_err(|error| fail!("{}: {error}", modules.display()))?;
     let mut node = process::program("node");
     node.arg("benchmarks/fixtures/start.js").env("NODE_PATH", &modules);
     for (name, mut fixture) in
@@ -97,7 +97,7 @@ fn fixtures(program: &Path) -> Result<(), Failure> {
         let told = process::read(fixture.args(&numbers).env("QUORATE_BIN", program))?;
         let times: Vec<&str> = told.split_whitespace().collect();
         let [ready, ready_low, ready_high, ended, ended_low, ended_high, all] = times[..] else {
-            return Err(Failure(format!("{name}: it printed {told:?} in place of seven numbers")));
+            return Err(fail!("{name}: it printed {told:?} in place of seven numbers"));
         };
         println!(
             "{name}: ready after {ready} ms (median of {STARTS}, {ready_low} to {ready_high}), ended after {ended} ms \
@@ -122,7 +122,7 @@ fn up_at_once(program: &Path) -> Result<(), Failure> {
     }
     times.sort_unstable();
     if times.len() < AT_ONCE {
-        return Err(Failure(format!("{} of {AT_ONCE} sets became ready", times.len())));
+        return Err(fail!("{} of {AT_ONCE} sets became ready", times.len()));
     }
     println!(
         "up, {AT_ONCE} sets of three members at once: the last is ready after {} ms, a set {} ms after its start \
@@ -138,7 +138,7 @@ fn ready_after(command: &mut Command) -> Result<u64, Failure> {
     let mut starting = Starting::begin(command)?;
     let told = starting.ready_after();
     starting.stop()?;
-    told.ok_or_else(|| Failure("quorate up: it was never ready".to_owned()))
+    told.ok_or_else(|| fail!("quorate up: it was never ready"))
 }
 
 /// An `up` that is on its way.
@@ -153,7 +153,7 @@ impl Starting {
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()
-            .map_err(|error| Failure(format!("quorate up: {error}")))?;
+            .map_err(|error| fail!("quorate up: {error}"))?;
         let output = child.stdout.take().map(BufReader::new);
         Ok(Self { child, output })
     }
@@ -168,7 +168,7 @@ impl Starting {
     fn stop(mut self) -> Result<(), Failure> {
         let id = self.child.id().to_string();
         process::run(process::program("kill").args(["-TERM", &id]))?;
-        self.child.wait().map_err(|error| Failure(format!("quorate up: {error}")))?;
+        self.child.wait().map_err(|error| fail!("quorate up: {error}"))?;
         Ok(())
     }
 }

@@ -104,7 +104,7 @@ fn summarise(finished: &[Finished]) -> Result<(), Failure> {
             }
         }
     }
-    if failed.is_empty() { Ok(()) } else { Err(Failure(format!("failed: {}", failed.join(", ")))) }
+    if failed.is_empty() { Ok(()) } else { Err(fail!("failed: {}", failed.join(", "))) }
 }
 
 fn quiet(result: Result<(), Failure>) -> Outcome {
@@ -168,13 +168,13 @@ fn tests() -> Outcome {
     let skipped = count(&transcript, " skipped") + count(&transcript, " ignored");
     if !transcript.succeeded {
         let names = failed(&transcript.lines);
-        return Err(Failure(format!("{} tests fail: {}", names.len(), names.join(", "))));
+        return Err(fail!("{} tests fail: {}", names.len(), names.join(", ")));
     }
     if passed == 0 {
-        return Err(Failure("no test was run".to_owned()));
+        return Err(fail!("no test was run"));
     }
     if skipped > 0 {
-        return Err(Failure(format!("{skipped} tests were skipped; run or remove them")));
+        return Err(fail!("{skipped} tests were skipped; run or remove them"));
     }
     let flaky: Vec<&str> = transcript.lines.iter().filter_map(|line| flaky(line)).collect();
     let mut note = format!("{passed} tests");

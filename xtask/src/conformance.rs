@@ -11,6 +11,6 @@ pub(crate) fn run() -> Result<String, Failure> {
     let told = transcript.lines.iter().rfind(|line| line.ends_with(" scenarios"));
     match told {
         Some(told) if transcript.succeeded => Ok(told.clone()),
-        _ => Err(Failure("the published scenarios fail; see above".to_owned())),
+        _ => Err(fail!("the published scenarios fail; see above")),
     }
 }

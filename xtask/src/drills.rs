@@ -20,7 +20,7 @@ pub(crate) fn run(each: u64) -> Result<(), Failure> {
     let program = program.to_string_lossy();
     let files = process::target_directory().join("drills");
     std::fs::create_dir_all(&files)
-        .map_err(|error| Failure(format!("{} cannot be made: {error}", files.display())))?;
+        .map_err(|error| fail!("{} cannot be made: {error}", files.display()))?;
     let quorate = || {
         let mut command = process::program(&program);
         // Of a directory of its own, so that `down --all` ends nothing else.
@@ -31,8 +31,7 @@ pub(crate) fn run(each: u64) -> Result<(), Failure> {
         quorate().args(["up", "--detach", "--port", "0", "--election-timeout", "2s", "--json"]),
     )?;
     let uri = told.split("\"uri\":\"").nth(1).and_then(|rest| rest.split('"').next());
-    let uri =
-        uri.ok_or_else(|| Failure(format!("quorate up told no connection string: {told}")))?;
+    let uri = uri.ok_or_else(|| fail!("quorate up told no connection string: {told}"))?;
     let each = each.to_string();
     let drilled = FAULTS.iter().try_for_each(|fault| {
         println!("{fault}");

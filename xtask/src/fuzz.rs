@@ -51,10 +51,7 @@ impl Effort {
 pub(crate) fn run(effort: Effort, seconds: u64, wanted: &[String]) -> Result<usize, Failure> {
     let all = targets()?;
     if let Some(unknown) = wanted.iter().find(|name| !all.contains(name)) {
-        return Err(Failure(format!(
-            "there is no fuzz target {unknown:?}; there are: {}",
-            all.join(", ")
-        )));
+        return Err(fail!("there is no fuzz target {unknown:?}; there are: {}", all.join(", ")));
     }
     let chosen = if wanted.is_empty() { all } else { wanted.to_vec() };
     let programs = build(effort, &chosen)?;
@@ -68,7 +65,7 @@ pub(crate) fn run(effort: Effort, seconds: u64, wanted: &[String]) -> Result<usi
     if failed.is_empty() {
         Ok(chosen.len())
     } else {
-        Err(Failure(format!("fuzz targets fail: {}", failed.join(", "))))
+        Err(fail!("fuzz targets fail: {}", failed.join(", ")))
     }
 }
 
@@ -76,7 +73,7 @@ pub(crate) fn run(effort: Effort, seconds: u64, wanted: &[String]) -> Result<usi
 fn targets() -> Result<Vec<String>, Failure> {
     let folder = process::root().join("fuzz/fuzz_targets");
     let entries = fs::read_dir(&folder)
-        .map_err(|error| Failure(format!("{} can not be read: {error}", folder.display())))?;
+        .map_err(|error| fail!("{} can not be read: {error}", folder.display()))?;
     let mut names: Vec<String> = entries
         .filter_map(Result::ok)
         .map(|entry| entry.path())
@@ -85,7 +82,7 @@ fn targets() -> Result<Vec<String>, Failure> {
         .collect();
     names.sort();
     if names.is_empty() {
-        return Err(Failure(format!("there are no fuzz targets in {}", folder.display())));
+        return Err(fail!("there are no fuzz targets in {}", folder.display()));
     }
     Ok(names)
 }
@@ -117,7 +114,7 @@ fn host_triple() -> Result<String, Failure> {
         .lines()
         .find_map(|line| line.strip_prefix("host: "))
         .map(str::to_owned)
-        .ok_or_else(|| Failure("rustc -vV names no host".to_owned()))
+        .ok_or_else(|| fail!("rustc -vV names no host"))
 }
 
 fn run_target(target: &str, program: PathBuf, seconds: u64) -> Result<(), Failure> {
@@ -125,7 +122,7 @@ fn run_target(target: &str, program: PathBuf, seconds: u64) -> Result<(), Failur
     let artifacts = process::target_directory().join("fuzz-artifacts").join(target);
     for folder in [&found, &artifacts] {
         fs::create_dir_all(folder)
-            .map_err(|error| Failure(format!("{} can not be made: {error}", folder.display())))?;
+            .map_err(|error| fail!("{} can not be made: {error}", folder.display()))?;
     }
     // libFuzzer writes what it finds to the first folder and only reads the others, so that the
     // committed inputs stay few.
@@ -161,13 +158,13 @@ fn judge(target: &str, transcript: &Transcript, elapsed: Duration) -> Result<(),
         for line in &transcript.lines[start..] {
             eprintln!("  {line}");
         }
-        return Err(Failure("see above; the input is in target/fuzz-artifacts".to_owned()));
+        return Err(fail!("see above; the input is in target/fuzz-artifacts"));
     }
     match executions {
         Some(executions) if executions > 0 => {
             println!("fuzz: {target} {executions} executions in {} s", elapsed.as_secs());
             Ok(())
         }
-        _ => Err(Failure("nothing was executed".to_owned())),
+        _ => Err(fail!("nothing was executed")),
     }
 }

@@ -5,6 +5,11 @@
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "this is a command-line program")]
 
+/// The failure of a chore, with a text as of `format!`.
+macro_rules! fail {
+    ($($text:tt)+) => { $crate::Failure(format!($($text)+)) };
+}
+
 mod bench;
 mod ci;
 mod commands;

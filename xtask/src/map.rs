@@ -20,18 +20,16 @@ type Graph = BTreeMap<String, BTreeSet<String>>;
 pub(crate) fn run(write: bool) -> Result<String, Failure> {
     let graph = graph()?;
     let page = process::root().join(PAGE);
-    let unreadable = |error| Failure(format!("{PAGE}: {error}"));
+    let unreadable = |error| fail!("{PAGE}: {error}");
     let text = fs::read_to_string(&page).map_err(unreadable)?;
     let drawn = redrawn(&text, &drawing(&graph)?).ok_or_else(|| {
-        Failure(format!("{PAGE} has lost the markers `{}` and `{}`", BEGIN.trim(), END.trim()))
+        fail!("{PAGE} has lost the markers `{}` and `{}`", BEGIN.trim(), END.trim())
     })?;
     if drawn == text {
         return Ok(format!("{} crates", graph.len()));
     }
     if !write {
-        return Err(Failure(format!(
-            "{PAGE} does not show the crates as they are; run: cargo xtask map"
-        )));
+        return Err(fail!("{PAGE} does not show the crates as they are; run: cargo xtask map"));
     }
     fs::write(&page, drawn).map_err(unreadable)?;
     Ok(format!("{PAGE} was redrawn"))
@@ -39,7 +37,7 @@ pub(crate) fn run(write: bool) -> Result<String, Failure> {
 
 fn graph() -> Result<Graph, Failure> {
     let folder = process::root().join("crates");
-    let unreadable = |error| Failure(format!("crates: {error}"));
+    let unreadable = |error| fail!("crates: {error}");
     let mut graph = Graph::new();
     for entry in fs::read_dir(&folder).map_err(unreadable)? {
         let entry = entry.map_err(unreadable)?;
@@ -82,7 +80,7 @@ fn drawing(graph: &Graph) -> Result<String, Failure> {
         }
     }
     if levels.len() < graph.len() {
-        return Err(Failure("our crates depend on each other in a circle".to_owned()));
+        return Err(fail!("our crates depend on each other in a circle"));
     }
     let width = graph.keys().map(String::len).max().unwrap_or_default();
     let mut rows: Vec<_> = graph.iter().collect();

@@ -35,7 +35,7 @@ pub(crate) fn run(words: &[String]) -> Result<(), Failure> {
     };
     let chosen: Vec<&Mutant> = all.iter().filter(wanted).collect();
     if chosen.is_empty() {
-        return Err(Failure("no mutant has that word in its name, file or package".to_owned()));
+        return Err(fail!("no mutant has that word in its name, file or package"));
     }
     let tree = Tree::copy(&root)?;
     let mut survivors = Vec::new();
@@ -58,10 +58,7 @@ pub(crate) fn run(words: &[String]) -> Result<(), Failure> {
     if survivors.is_empty() {
         return Ok(());
     }
-    Err(Failure(format!(
-        "these bugs survive: {}; write the test that objects",
-        survivors.join(", ")
-    )))
+    Err(fail!("these bugs survive: {}; write the test that objects", survivors.join(", ")))
 }
 
 /// A copy of the sources that may be broken.
@@ -102,7 +99,7 @@ impl Tree {
         if fs::read(&to).is_ok_and(|there| there == wanted) {
             return Ok(());
         }
-        let failed = |error| Failure(format!("{} cannot be written: {error}", to.display()));
+        let failed = |error| fail!("{} cannot be written: {error}", to.display());
         if let Some(folder) = to.parent() {
             fs::create_dir_all(folder).map_err(failed)?;
         }
@@ -116,7 +113,7 @@ impl Tree {
         let files: BTreeSet<&str> = changes.map(|change| change.file.as_str()).collect();
         for file in files {
             let text = fs::read_to_string(self.root.join(file))
-                .map_err(|error| Failure(format!("{file} cannot be read: {error}")))?;
+                .map_err(|error| fail!("{file} cannot be read: {error}"))?;
             self.write(file, table::mutated(file, &text, mutants)?.as_bytes())?;
         }
         let programs = self.build(mutants)?;
@@ -124,7 +121,7 @@ impl Tree {
             let checks: BTreeSet<&Check> = mutants.iter().map(|mutant| &mutant.check).collect();
             for check in checks {
                 if let Outcome::Failed(test) = run_check(&programs, check, None)? {
-                    return Err(Failure(format!("{test} fails without any mutant")));
+                    return Err(fail!("{test} fails without any mutant"));
                 }
             }
         }
@@ -162,7 +159,7 @@ impl Tree {
         if !transcript.succeeded {
             let names: Vec<&str> = mutants.iter().map(|mutant| mutant.name.as_str()).collect();
             let told = transcript.lines.join("\n");
-            return Err(Failure(format!("{told}\n{names:?} do not build; see above")));
+            return Err(fail!("{told}\n{names:?} do not build; see above"));
         }
         let programs = transcript.lines.iter().filter_map(|line| executable(line));
         Ok(programs.map(|(target, path)| (target, self.copy.join(path))).collect())
@@ -171,7 +168,7 @@ impl Tree {
 
 /// Removes the files of a copy whose sources have been removed or renamed: two files of one module do not build.
 fn remove_others(folder: &Path, wanted: &BTreeSet<PathBuf>) -> Result<(), Failure> {
-    let failed = |error| Failure(format!("{} cannot be tidied: {error}", folder.display()));
+    let failed = |error| fail!("{} cannot be tidied: {error}", folder.display());
     for entry in fs::read_dir(folder).map_err(failed)? {
         let path = entry.map_err(failed)?.path();
         if path.is_dir() {
@@ -206,9 +203,9 @@ fn run_check(
     mutant: Option<&str>,
 ) -> Result<Outcome, Failure> {
     let Some(program) = programs.get(&check.target) else {
-        return Err(Failure(format!("{} has no test program {}", check.package, check.target)));
+        return Err(fail!("{} has no test program {}", check.package, check.target));
     };
-    let failed = |error| Failure(format!("{} cannot be run: {error}", program.display()));
+    let failed = |error| fail!("{} cannot be run: {error}", program.display());
     let output = program.with_extension("output");
     let mut command = Command::new(program);
     command.args(&check.words).stdin(Stdio::null()).stderr(Stdio::null());
@@ -231,7 +228,7 @@ fn run_check(
     let told = fs::read(&output).map_err(failed)?;
     let told = String::from_utf8_lossy(&told).into_owned();
     if told.contains("running 0 tests") {
-        return Err(Failure(format!("{check:?} names no test")));
+        return Err(fail!("{check:?} names no test"));
     }
     if status.success() {
         return Ok(Outcome::Passed);

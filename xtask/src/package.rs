@@ -27,7 +27,7 @@ pub(crate) fn run(program: Option<PathBuf>) -> Result<(), Failure> {
 fn build() -> Result<PathBuf, Failure> {
     let told = process::read(process::program("rustc").arg("-vV"))?;
     let host = told.lines().find_map(|line| line.strip_prefix("host: "));
-    let host = host.ok_or_else(|| Failure("rustc does not name its host".to_owned()))?;
+    let host = host.ok_or_else(|| fail!("rustc does not name its host"))?;
     // Flags of a target alone: procedural macros, which cargo loads, cannot be static.
     let flags = format!("target.{host}.rustflags=[\"-Ctarget-feature=+crt-static\"]");
     let mut cargo = process::cargo();

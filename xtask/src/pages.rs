@@ -22,7 +22,7 @@ const FOLDER: &str = "docs/";
 pub(crate) fn run() -> Result<String, Failure> {
     let root = process::root();
     let read = |path: &str| fs::read_to_string(root.join(path)).ok();
-    let page = read(WALKS).ok_or_else(|| Failure(format!("{WALKS} cannot be read")))?;
+    let page = read(WALKS).ok_or_else(|| fail!("{WALKS} cannot be read"))?;
     let (hops, mut wrong) = walks(&page, read);
     let listed = process::read(process::program("git").args(["ls-files", "--", "*.rs", "*.txt"]))?;
     let mut cited = 0;
@@ -36,7 +36,7 @@ pub(crate) fn run() -> Result<String, Failure> {
     if wrong.is_empty() {
         return Ok(format!("{hops} hops, {cited} citations"));
     }
-    Err(Failure(format!("pages and sources disagree:\n  {}", wrong.join("\n  "))))
+    Err(fail!("pages and sources disagree:\n  {}", wrong.join("\n  ")))
 }
 
 /// How many hops the walks of a page have, and what is wrong with them.

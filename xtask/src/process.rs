@@ -56,11 +56,7 @@ pub(crate) fn yield_to_others() {
 /// Runs to the end, output passed through. Anything but success is a failure.
 pub(crate) fn run(command: &mut Command) -> Result<(), Failure> {
     let status = command.status().map_err(|error| not_started(command, &error))?;
-    if status.success() {
-        Ok(())
-    } else {
-        Err(Failure(format!("{} failed: {status}", name(command))))
-    }
+    if status.success() { Ok(()) } else { Err(fail!("{} failed: {status}", name(command))) }
 }
 
 /// The same, with another text for a program that ran and did not succeed.
@@ -74,7 +70,7 @@ pub(crate) fn read(command: &mut Command) -> Result<String, Failure> {
     command.stderr(Stdio::inherit());
     let output = command.output().map_err(|error| not_started(command, &error))?;
     if !output.status.success() {
-        return Err(Failure(format!("{} failed: {}", name(command), output.status)));
+        return Err(fail!("{} failed: {}", name(command), output.status));
     }
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
@@ -121,5 +117,5 @@ fn name(command: &Command) -> String {
 }
 
 fn not_started(command: &Command, error: &std::io::Error) -> Failure {
-    Failure(format!("{} could not be run: {error}", name(command)))
+    fail!("{} could not be run: {error}", name(command))
 }

@@ -15,7 +15,7 @@ const WITH_EXAMPLES: [&str; 4] = ["server-discovery", "replication", "client", "
 /// Checks all crates, and returns how many could be published.
 pub(crate) fn run() -> Result<String, Failure> {
     let folder = process::root().join("crates");
-    let unread = |path: &Path, error| Failure(format!("{}: {error}", path.display()));
+    let unread = |path: &Path, error| fail!("{}: {error}", path.display());
     let mut cargo = process::cargo();
     cargo.args(["package", "--workspace", "--no-verify", "--allow-dirty", "--quiet"]);
     cargo.args(["--exclude", "xtask"]);

@@ -63,15 +63,15 @@ pub(crate) fn run() -> Result<(), Failure> {
         paths.extend(found);
     }
     if checked == 0 {
-        return Err(Failure("there is no deterministic crate to check".to_owned()));
+        return Err(fail!("there is no deterministic crate to check"));
     }
     if paths.is_empty() {
         return Ok(());
     }
-    Err(Failure(format!(
+    Err(fail!(
         "deterministic crates reach what they must not; cut one link of each:\n  {}",
         paths.join("\n  ")
-    )))
+    ))
 }
 
 /// The ways from the top of a tree (lines of depth, space and package) to what is forbidden.

@@ -94,7 +94,7 @@ pub(crate) fn run(selection: &Selection, record: bool) -> Result<(), Failure> {
     let suite = Suite::prepare(build_program)?;
     let Selection { topologies, files } = selection;
     if let Some(unknown) = files.iter().find(|file| !suite.has(file)) {
-        return Err(Failure(format!("pymongo has no file of tests called {unknown}")));
+        return Err(fail!("pymongo has no file of tests called {unknown}"));
     }
     let named = topologies
         .iter()
@@ -115,7 +115,7 @@ pub(crate) fn run(selection: &Selection, record: bool) -> Result<(), Failure> {
     if complaints.is_empty() {
         return Ok(());
     }
-    Err(Failure(format!("not as xtask/pymongo-expected-failures.tsv says:{complaints}")))
+    Err(fail!("not as xtask/pymongo-expected-failures.tsv says:{complaints}"))
 }
 
 fn complain(surprises: &BTreeMap<(Topology, String), Vec<String>>) -> String {
@@ -152,10 +152,10 @@ pub(crate) fn guard(
             &format!("\n  {} {file}: {passed} passed, {expected} expected", topology.name());
     }
     if !complaints.is_empty() {
-        return Err(Failure(format!(
+        return Err(fail!(
             "pymongo's tests do not go as before; run `cargo xtask pymongo-suite` with the \
              file to see why:{complaints}"
-        )));
+        ));
     }
     let passed: u64 = results.values().map(Outcomes::passed).sum();
     Ok(format!("{passed} tests in {} files", results.len()))
@@ -228,10 +228,10 @@ impl Suite {
             };
             let workers: Vec<_> = (0..WORKERS).map(|_| scope.spawn(worker)).collect();
             workers.into_iter().try_for_each(|worker| {
-                worker.join().unwrap_or_else(|_| Err(Failure("a worker panicked".to_owned())))
+                worker.join().unwrap_or_else(|_| Err(fail!("a worker panicked")))
             })
         })?;
-        results.into_inner().map_err(|_| Failure("a worker panicked".to_owned()))
+        results.into_inner().map_err(|_| fail!("a worker panicked"))
     }
 
     fn run_file(&self, topology: Topology, file: &str) -> Result<Outcomes, Failure> {
@@ -257,7 +257,7 @@ impl Suite {
         let mut child = command
             .stdout(log)
             .spawn()
-            .map_err(|error| Failure(format!("pytest could not be run: {error}")))?;
+            .map_err(|error| fail!("pytest could not be run: {error}"))?;
         let started = Instant::now();
         let cut_short = loop {
             match child.try_wait() {
@@ -282,5 +282,5 @@ pub(crate) fn build_program() -> Result<(), Failure> {
 }
 
 fn disk(path: &Path, error: &std::io::Error) -> Failure {
-    Failure(format!("{}: {error}; check the disk there", path.display()))
+    fail!("{}: {error}; check the disk there", path.display())
 }

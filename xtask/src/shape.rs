@@ -49,22 +49,22 @@ pub(crate) fn run() -> Result<String, Failure> {
     if wrong.is_empty() {
         return Ok(format!("{files} files, {} exceptions", known.len()));
     }
-    Err(Failure(format!(
+    Err(fail!(
         "files have at most {MAX_FILE_LINES} lines, functions {MAX_FUNCTION_LINES}, and every test runs:\n  {}",
         wrong.join("\n  ")
-    )))
+    ))
 }
 
 fn exceptions(root: &Path) -> Result<BTreeSet<String>, Failure> {
     let text = fs::read_to_string(root.join(EXCEPTIONS))
-        .map_err(|error| Failure(format!("{EXCEPTIONS} cannot be read: {error}")))?;
+        .map_err(|error| fail!("{EXCEPTIONS} cannot be read: {error}"))?;
     let mut known = BTreeSet::new();
     for line in text.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
         let Some((name, reason)) = line.split_once('#') else {
-            return Err(Failure(format!("{EXCEPTIONS}: `{line}` has no reason; add one after #")));
+            return Err(fail!("{EXCEPTIONS}: `{line}` has no reason; add one after #"));
         };
         if reason.trim().is_empty() {
-            return Err(Failure(format!("{EXCEPTIONS}: `{line}` has no reason; add one after #")));
+            return Err(fail!("{EXCEPTIONS}: `{line}` has no reason; add one after #"));
         }
         known.insert(name.trim().to_owned());
     }

@@ -42,12 +42,12 @@ pub(crate) fn run(api: bool) -> Result<String, Failure> {
     let broken = broken_links(&site)?;
     match broken.as_slice() {
         [] => Ok(format!("{pages} pages in {}", site.display())),
-        broken => Err(Failure(format!("links that lead nowhere:\n{}", broken.join("\n")))),
+        broken => Err(fail!("links that lead nowhere:\n{}", broken.join("\n"))),
     }
 }
 
 fn failed(path: &Path, error: &dyn std::fmt::Display) -> Failure {
-    Failure(format!("{}: {error}", path.display()))
+    fail!("{}: {error}", path.display())
 }
 
 fn read(path: &Path) -> Result<String, Failure> {

@@ -53,7 +53,7 @@ impl Mutant {
     fn place(&self, change: &Change, text: &str) -> Result<Range<usize>, Failure> {
         let stale = |why: &str| {
             let (name, file) = (&self.name, &change.file);
-            Failure(format!("the mutant {name:?} does not apply to {file}: {why}; mend {FOLDER}"))
+            fail!("the mutant {name:?} does not apply to {file}: {why}; mend {FOLDER}")
         };
         let mut found = text.match_indices(&change.find);
         match (found.next(), found.next()) {
@@ -79,7 +79,7 @@ impl Mutant {
 /// Every entry of every file, in order.
 pub(crate) fn read(root: &Path) -> Result<Vec<Mutant>, Failure> {
     let folder = root.join(FOLDER);
-    let unreadable = |error| Failure(format!("{FOLDER} cannot be read: {error}"));
+    let unreadable = |error| fail!("{FOLDER} cannot be read: {error}");
     let mut files: Vec<_> = fs::read_dir(&folder)
         .map_err(unreadable)?
         .filter_map(|entry| entry.ok().map(|entry| entry.path()))
@@ -94,7 +94,7 @@ pub(crate) fn read(root: &Path) -> Result<Vec<Mutant>, Failure> {
     let mut names: Vec<&str> = all.iter().map(|mutant| mutant.name.as_str()).collect();
     names.sort_unstable();
     match names.windows(2).find(|pair| pair[0] == pair[1]) {
-        Some(pair) => Err(Failure(format!("two mutants are called {:?}", pair[0]))),
+        Some(pair) => Err(fail!("two mutants are called {:?}", pair[0])),
         None => Ok(all),
     }
 }
@@ -111,7 +111,7 @@ fn parse(text: &str) -> Result<Vec<Mutant>, Failure> {
         if line.is_empty() || line.starts_with('#') {
             continue;
         }
-        let wrong = || Failure(format!("{FOLDER}: `{line}` is no line of an entry"));
+        let wrong = || fail!("{FOLDER}: `{line}` is no line of an entry");
         let mutant = all.last_mut().ok_or_else(wrong)?;
         if let Some(rest) = line.strip_prefix('|') {
             let change = mutant.changes.last_mut().ok_or_else(wrong)?;
@@ -140,7 +140,7 @@ fn parse(text: &str) -> Result<Vec<Mutant>, Failure> {
         lacks_change || m.bug.is_empty() || m.check.package.is_empty()
     };
     match all.iter().find(incomplete) {
-        Some(mutant) => Err(Failure(format!("the mutant {:?} lacks a line", mutant.name))),
+        Some(mutant) => Err(fail!("the mutant {:?} lacks a line", mutant.name)),
         None => Ok(all),
     }
 }
@@ -163,10 +163,7 @@ pub(crate) fn mutated(file: &str, text: &str, mutants: &[&Mutant]) -> Result<Str
     let mut end = 0;
     for (place, replacement) in places {
         if place.start < end {
-            return Err(Failure(format!(
-                "two mutants change {:?}: make one of them alone",
-                &text[place]
-            )));
+            return Err(fail!("two mutants change {:?}: make one of them alone", &text[place]));
         }
         changed.push_str(&text[end..place.start]);
         changed.push_str(&replacement);

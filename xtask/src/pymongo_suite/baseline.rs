@@ -40,8 +40,7 @@ impl Baseline {
     pub(super) fn read() -> Result<Self, Failure> {
         let path = path();
         let text = fs::read_to_string(&path).map_err(|error| disk(&path, &error))?;
-        Self::parse(&text)
-            .map_err(|line| Failure(format!("{}: cannot be read: {line:?}", path.display())))
+        Self::parse(&text).map_err(|line| fail!("{}: cannot be read: {line:?}", path.display()))
     }
 
     /// Writes what became of these files, and leaves the others. Who runs a file stays as it was.

@@ -32,8 +32,7 @@ impl Deployment {
         };
         command.args(["--memory", "--port", "0"]);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
-        let failed =
-            |why: String| Failure(format!("{} could not be started: {why}", topology.name()));
+        let failed = |why: String| fail!("{} could not be started: {why}", topology.name());
         let mut process = command.spawn().map_err(|error| failed(error.to_string()))?;
         let stdout = process.stdout.take().ok_or_else(|| failed("it has no output".to_owned()))?;
         // The connection string is printed once it is ready.

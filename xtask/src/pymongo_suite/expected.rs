@@ -79,8 +79,7 @@ impl ExpectedFailures {
     pub(super) fn read() -> Result<Self, Failure> {
         let path = path();
         let text = fs::read_to_string(&path).map_err(|error| disk(&path, &error))?;
-        Self::parse(&text)
-            .map_err(|line| Failure(format!("{}: cannot be read: {line:?}", path.display())))
+        Self::parse(&text).map_err(|line| fail!("{}: cannot be read: {line:?}", path.display()))
     }
 
     pub(super) fn parse(text: &str) -> Result<Self, &str> {
