@@ -2,7 +2,7 @@
 
 use bson::{Bson, Document, doc};
 
-use crate::error::EventError;
+use crate::error::{EventError, Result};
 
 /// The deepest nesting of a delta.
 const MAX_DEPTH: usize = 200;
@@ -29,7 +29,7 @@ struct Description {
 /// # Errors
 ///
 /// If the delta is malformed.
-pub fn update_description(diff: &Document, expanded: bool) -> Result<Document, EventError> {
+pub fn update_description(diff: &Document, expanded: bool) -> Result<Document> {
     let mut description = Description::default();
     description.document(diff, &mut Vec::new())?;
     let mut told = doc! {
@@ -48,7 +48,7 @@ fn malformed(section: &str) -> EventError {
 }
 
 impl Description {
-    fn document(&mut self, diff: &Document, path: &mut Vec<Step>) -> Result<(), EventError> {
+    fn document(&mut self, diff: &Document, path: &mut Vec<Step>) -> Result<()> {
         if path.len() > MAX_DEPTH {
             return Err(EventError::entry("its delta is nested too deeply"));
         }
@@ -80,7 +80,7 @@ impl Description {
         Ok(())
     }
 
-    fn array(&mut self, diff: &Document, path: &mut Vec<Step>) -> Result<(), EventError> {
+    fn array(&mut self, diff: &Document, path: &mut Vec<Step>) -> Result<()> {
         for (section, content) in diff {
             match section.as_str() {
                 "a" => continue,

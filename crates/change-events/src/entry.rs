@@ -3,7 +3,7 @@
 use bson::spec::BinarySubtype;
 use bson::{Bson, DateTime, Document, Timestamp};
 
-use crate::error::EventError;
+use crate::error::{EventError, Result};
 
 /// What is the same for all operations of an entry.
 #[derive(Debug, Clone)]
@@ -25,7 +25,7 @@ pub(crate) struct Operation<'a> {
 }
 
 impl Place {
-    pub(crate) fn of(entry: &Document) -> Result<Self, EventError> {
+    pub(crate) fn of(entry: &Document) -> Result<Self> {
         let timestamp = entry.get_timestamp("ts").map_err(|_| missing("ts"))?;
         let wall = entry.get_datetime("wall").map_err(|_| missing("wall"))?;
         Ok(Self { timestamp, wall: *wall, session: None, number: None })
@@ -40,7 +40,7 @@ impl Place {
 }
 
 impl<'a> Operation<'a> {
-    pub(crate) fn of(entry: &'a Document) -> Result<Self, EventError> {
+    pub(crate) fn of(entry: &'a Document) -> Result<Self> {
         let kind = entry.get_str("op").map_err(|_| missing("op"))?;
         let namespace = entry.get_str("ns").map_err(|_| missing("ns"))?;
         let (database, collection) = namespace.split_once('.').unwrap_or((namespace, ""));

@@ -12,6 +12,9 @@ pub struct EventError {
     pub message: String,
 }
 
+/// What is read of an entry or a token, unless it is refused.
+pub type Result<T, E = EventError> = std::result::Result<T, E>;
+
 impl EventError {
     /// A token that this server did not make, or not for this stream.
     pub const INVALID_RESUME_TOKEN: i32 = ErrorCode::INVALID_RESUME_TOKEN.0;

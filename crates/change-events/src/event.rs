@@ -8,7 +8,7 @@ use bson::{Binary, Bson, Document, Timestamp, doc};
 
 use crate::description::update_description;
 use crate::entry::{Operation, Place};
-use crate::error::EventError;
+use crate::error::{EventError, Result};
 use crate::token::ResumeToken;
 
 /// What a stream watches.
@@ -129,11 +129,7 @@ pub struct Event {
 /// # Errors
 ///
 /// If the entry is damaged, or an image is required and was not kept.
-pub fn events(
-    entry: &Document,
-    images: &dyn Images,
-    options: &Options,
-) -> Result<Vec<Event>, EventError> {
+pub fn events(entry: &Document, images: &dyn Images, options: &Options) -> Result<Vec<Event>> {
     let operation = Operation::of(entry)?;
     match operation.kind {
         "c" if operation.object.contains_key("applyOps") => {
@@ -156,7 +152,7 @@ pub fn transaction_events(
     entries: &[Document],
     images: &dyn Images,
     options: &Options,
-) -> Result<Vec<Event>, EventError> {
+) -> Result<Vec<Event>> {
     let Some(last) = entries.last() else { return Ok(Vec::new()) };
     let unfinished = |object: &Document| {
         let flag = |name: &str| object.get(name) == Some(&Bson::Boolean(true));
@@ -188,12 +184,7 @@ struct Translator<'a> {
 }
 
 impl Translator<'_> {
-    fn operation(
-        &self,
-        place: &Place,
-        operation: Operation<'_>,
-        index: i64,
-    ) -> Result<Vec<Event>, EventError> {
+    fn operation(&self, place: &Place, operation: Operation<'_>, index: i64) -> Result<Vec<Event>> {
         match operation.kind {
             "i" | "u" | "d" if self.shows(operation.database, operation.collection) => {
                 self.document(place, operation, index).map(|event| vec![event])
@@ -217,12 +208,7 @@ impl Translator<'_> {
         }
     }
 
-    fn document(
-        &self,
-        place: &Place,
-        operation: Operation<'_>,
-        index: i64,
-    ) -> Result<Event, EventError> {
+    fn document(&self, place: &Place, operation: Operation<'_>, index: i64) -> Result<Event> {
         let id_of = |document: &Document| match document.get("_id") {
             Some(id) => doc! { "_id": id.clone() },
             None => Document::new(),
@@ -288,7 +274,7 @@ impl Translator<'_> {
         index: i64,
         kind: &str,
         key: &Document,
-    ) -> Result<Option<Document>, EventError> {
+    ) -> Result<Option<Document>> {
         let shown = self.options.before_change != FullDocumentBeforeChange::Off;
         let for_after = kind == "update"
             && matches!(
@@ -311,7 +297,7 @@ impl Translator<'_> {
         kind: &str,
         key: &Document,
         before: Option<&Document>,
-    ) -> Result<Option<Bson>, EventError> {
+    ) -> Result<Option<Bson>> {
         let null = |found: Option<Document>| found.map_or(Bson::Null, Bson::Document);
         Ok(match (kind, self.options.full_document) {
             ("insert" | "replace", _) => Some(Bson::Document(operation.object.clone())),
@@ -329,12 +315,7 @@ impl Translator<'_> {
         })
     }
 
-    fn command(
-        &self,
-        place: &Place,
-        operation: Operation<'_>,
-        index: i64,
-    ) -> Result<Vec<Event>, EventError> {
+    fn command(&self, place: &Place, operation: Operation<'_>, index: i64) -> Result<Vec<Event>> {
         let Some((name, argument)) = operation.command() else { return Ok(Vec::new()) };
         let database = operation.database;
         let argument = argument.as_str().unwrap_or("");
@@ -384,7 +365,7 @@ impl Translator<'_> {
         operation: Operation<'_>,
         collection: &str,
         index: i64,
-    ) -> Result<Vec<Event>, EventError> {
+    ) -> Result<Vec<Event>> {
         let is_view = operation.object.contains_key("viewOn");
         let hidden = is_view && !self.options.show_expanded_events;
         if hidden || !self.shows(operation.database, collection) {
@@ -398,12 +379,7 @@ impl Translator<'_> {
         })
     }
 
-    fn renamed(
-        &self,
-        place: &Place,
-        operation: Operation<'_>,
-        index: i64,
-    ) -> Result<Vec<Event>, EventError> {
+    fn renamed(&self, place: &Place, operation: Operation<'_>, index: i64) -> Result<Vec<Event>> {
         let text = |name: &str| operation.object.get_str(name).unwrap_or("");
         let split = |name: &str| match name.split_once('.') {
             Some((database, collection)) => (database.to_owned(), collection.to_owned()),
@@ -435,7 +411,7 @@ impl Translator<'_> {
         place: &Place,
         operation: Operation<'_>,
         index: i64,
-    ) -> Result<Vec<Event>, EventError> {
+    ) -> Result<Vec<Event>> {
         let shown = match &self.options.scope {
             Scope::Collection { database, .. } | Scope::Database(database) => {
                 database == operation.database

@@ -7,7 +7,7 @@
 
 use bson::{Bson, Document};
 
-use crate::error::EventError;
+use crate::error::{EventError, Result};
 
 const NULL: u8 = 0x14;
 const ZERO: u8 = 0x29;
@@ -154,7 +154,7 @@ impl<'a> Reader<'a> {
         self.bytes
     }
 
-    fn take(&mut self, count: usize) -> Result<&'a [u8], EventError> {
+    fn take(&mut self, count: usize) -> Result<&'a [u8]> {
         let Some((taken, rest)) = self.bytes.split_at_checked(count) else {
             return Err(EventError::token("it is cut short"));
         };
@@ -162,22 +162,22 @@ impl<'a> Reader<'a> {
         Ok(taken)
     }
 
-    fn byte(&mut self) -> Result<u8, EventError> {
+    fn byte(&mut self) -> Result<u8> {
         Ok(self.take(1)?[0])
     }
 
-    fn array<const N: usize>(&mut self) -> Result<[u8; N], EventError> {
+    fn array<const N: usize>(&mut self) -> Result<[u8; N]> {
         self.take(N)?.try_into().map_err(|_| EventError::token("it is cut short"))
     }
 
-    fn name(&mut self) -> Result<String, EventError> {
+    fn name(&mut self) -> Result<String> {
         let end = self.bytes.iter().position(|byte| *byte == 0);
         let end = end.ok_or_else(|| EventError::token("it is cut short"))?;
         let name = self.take(end + 1)?;
         String::from_utf8(name[..end].to_vec()).map_err(|_| EventError::token("it is not UTF-8"))
     }
 
-    fn text(&mut self) -> Result<String, EventError> {
+    fn text(&mut self) -> Result<String> {
         let mut text = Vec::new();
         loop {
             match self.byte()? {
@@ -193,11 +193,11 @@ impl<'a> Reader<'a> {
     }
 
     /// The next value.
-    pub(crate) fn value(&mut self) -> Result<Bson, EventError> {
+    pub(crate) fn value(&mut self) -> Result<Bson> {
         self.value_at(0)
     }
 
-    fn value_at(&mut self, depth: usize) -> Result<Bson, EventError> {
+    fn value_at(&mut self, depth: usize) -> Result<Bson> {
         if depth > MAX_DEPTH {
             return Err(EventError::token("it is nested too deeply"));
         }
@@ -251,7 +251,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-fn number(bytes: &[u8], mask: u8) -> Result<Bson, EventError> {
+fn number(bytes: &[u8], mask: u8) -> Result<Bson> {
     let shifted = bytes.iter().fold(0_u128, |total, byte| total << 8 | u128::from(byte ^ mask));
     let size = i128::try_from(shifted >> 1).unwrap_or(i128::MAX);
     let signed = if mask == 0 { size } else { -size };

@@ -12,7 +12,7 @@ mod split;
 mod token;
 
 pub use description::update_description;
-pub use error::EventError;
+pub use error::{EventError, Result};
 pub use event::{
     Event, FullDocument, FullDocumentBeforeChange, Images, NoImages, Options, Scope, events,
     transaction_events,

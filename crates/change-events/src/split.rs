@@ -2,7 +2,7 @@
 
 use bson::{Bson, Document, doc};
 
-use crate::error::EventError;
+use crate::error::{EventError, Result};
 use crate::token::ResumeToken;
 
 /// The most bytes of one event or fragment: the largest document.
@@ -17,11 +17,7 @@ const ROOM: usize = 16 * 1024;
 /// # Errors
 ///
 /// 280 if a single field is larger than a fragment.
-pub fn split(
-    event: Document,
-    token: &ResumeToken,
-    limit: usize,
-) -> Result<Vec<Document>, EventError> {
+pub fn split(event: Document, token: &ResumeToken, limit: usize) -> Result<Vec<Document>> {
     if size(&event) <= limit {
         return Ok(vec![event]);
     }

@@ -10,7 +10,7 @@ use std::fmt::Write as _;
 use bson::spec::BinarySubtype;
 use bson::{Binary, Bson, Document, Timestamp};
 
-use crate::error::EventError;
+use crate::error::{EventError, Result};
 use crate::keystring::{Reader, write, write_number};
 
 /// The version that is written.
@@ -142,7 +142,7 @@ impl ResumeToken {
     /// # Errors
     ///
     /// 260 if it is no token of a known layout.
-    pub fn from_document(document: &Document) -> Result<Self, EventError> {
+    pub fn from_document(document: &Document) -> Result<Self> {
         match document.get("_data") {
             Some(Bson::String(digits)) => Self::from_hex(digits),
             Some(_) => Err(EventError::token("its field _data is no string")),
@@ -155,7 +155,7 @@ impl ResumeToken {
     /// # Errors
     ///
     /// 260 if it is no token of a known layout.
-    pub fn from_hex(digits: &str) -> Result<Self, EventError> {
+    pub fn from_hex(digits: &str) -> Result<Self> {
         if digits.len() % 2 == 1 || digits.is_empty() || digits.len() > MAX_DIGITS {
             return Err(EventError::token("it is no hexadecimal string of whole bytes"));
         }
@@ -172,7 +172,7 @@ impl ResumeToken {
     /// # Errors
     ///
     /// 260 if it is no token of a known layout.
-    pub fn from_bytes(bytes: &[u8]) -> Result<Self, EventError> {
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
         let unknown = |what: &str| EventError::token(format!("{what} is of another maker"));
         let mut reader = Reader::new(bytes);
         let Bson::Timestamp(cluster_time) = reader.value()? else {

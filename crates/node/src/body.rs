@@ -11,7 +11,7 @@ use std::sync::OnceLock;
 use bson::spec::ElementType;
 use bson::{Bson, Document, RawBsonRef, RawDocument, RawDocumentBuf, Timestamp};
 
-use crate::error::CommandError;
+use crate::error::{CommandError, Result};
 use crate::records::DocumentBytes;
 use crate::structure::{Depth, Element, Elements, check_value_bytes, read_rare};
 
@@ -97,7 +97,7 @@ impl From<Document> for CommandBody {
 impl CommandBody {
     /// Checks a document that has arrived: its structure, its texts, and how deep it nests. Fails
     /// if it is malformed, nests too deeply, or has a field twice.
-    pub(crate) fn from_raw(document: &RawDocument) -> Result<Self, CommandError> {
+    pub(crate) fn from_raw(document: &RawDocument) -> Result<Self> {
         let bytes: Box<[u8]> = document.as_bytes().into();
         let mut fields = Vec::with_capacity(USUAL_FIELDS);
         // Only names with the same mark can be the same.
@@ -438,7 +438,7 @@ mod tests {
         }
     }
 
-    fn from_bytes(bytes: &[u8]) -> Result<CommandBody, CommandError> {
+    fn from_bytes(bytes: &[u8]) -> Result<CommandBody> {
         CommandBody::from_raw(
             RawDocument::from_bytes(bytes).map_err(|_| crate::structure::malformed())?,
         )

@@ -23,7 +23,7 @@ use quorate_storage::key::FieldOrder;
 use quorate_storage::{Batch, Direction, KeyRange, KeyspaceId, Snapshot};
 
 use crate::context::Now;
-use crate::error::{CommandError, ErrorCode};
+use crate::error::{CommandError, ErrorCode, Result};
 use crate::fields::{to_raw, whole_number};
 use crate::index_keys::IndexField;
 use crate::namespace::Namespace;
@@ -121,7 +121,7 @@ impl Index {
     }
 
     /// Reads a specification that has been checked and completed by `createIndexes`.
-    pub(crate) fn from_spec(ident: Ident, spec: Document) -> Result<Self, CommandError> {
+    pub(crate) fn from_spec(ident: Ident, spec: Document) -> Result<Self> {
         let damaged = || CommandError::new(ErrorCode::CANNOT_CREATE_INDEX, "no key pattern");
         let pattern = spec.get_document("key").map_err(|_| damaged())?;
         let mut fields = Vec::with_capacity(pattern.len());
@@ -167,7 +167,7 @@ impl Index {
         doc! { "ident": self.ident.0 as i64, "multikey": self.multikey, "spec": &self.spec }
     }
 
-    fn from_row(row: &Document) -> Result<Self, CommandError> {
+    fn from_row(row: &Document) -> Result<Self> {
         let spec = row.get_document("spec").map_err(|_| damaged_row())?.clone();
         let mut index = Self::from_spec(ident_field(row)?, spec)?;
         index.multikey = row.get_bool("multikey").unwrap_or(false);
@@ -188,7 +188,7 @@ pub(crate) struct Validator {
 
 impl Validator {
     /// Reads the rules.
-    pub(crate) fn parse(rules: &Document) -> Result<Self, CommandError> {
+    pub(crate) fn parse(rules: &Document) -> Result<Self> {
         let matcher = Arc::new(Matcher::parse_with(rules, &Self::compiler(None, None))?);
         let is_costly = has_repetition(to_raw(rules)?.as_bytes());
         let read_anew = (is_costly || names_the_time(rules)).then(|| rules.clone());
@@ -212,7 +212,7 @@ impl Validator {
         &self,
         document: &RawDocument,
         compiler: impl Fn() -> Compiler,
-    ) -> Result<bool, CommandError> {
+    ) -> Result<bool> {
         let document = DocumentRef::Raw(document);
         Ok(match &self.read_anew {
             None => self.matcher.matches(document)?,
@@ -241,7 +241,7 @@ impl Collection {
     }
 
     /// Refuses a view, for commands about what is stored.
-    pub(crate) fn refuse_view(&self) -> Result<(), CommandError> {
+    pub(crate) fn refuse_view(&self) -> Result<()> {
         match self.view {
             None => Ok(()),
             Some(_) => Err(fail!(
@@ -253,10 +253,7 @@ impl Collection {
     }
 
     /// The index with these fields. There may be several, which their names tell apart.
-    pub(crate) fn index_with_key(
-        &self,
-        key: &Document,
-    ) -> Result<Option<&Arc<Index>>, CommandError> {
+    pub(crate) fn index_with_key(&self, key: &Document) -> Result<Option<&Arc<Index>>> {
         let mut found = self.indexes.iter().filter(|index| same_key(&index.key(), key));
         match (found.next(), found.next()) {
             (Some(first), Some(second)) => Err(fail!(
@@ -275,7 +272,7 @@ impl Collection {
         ident: Ident,
         uuid: Binary,
         options: Document,
-    ) -> Result<Self, CommandError> {
+    ) -> Result<Self> {
         let number = |name: &str| options.get(name).and_then(whole_number);
         let positive = |name: &str| number(name).and_then(|n| u64::try_from(n).ok());
         let capped = options.get_bool("capped").unwrap_or(false).then(|| Capped {
@@ -332,7 +329,7 @@ impl Collection {
         }
     }
 
-    pub(crate) fn from_row(row: &Document) -> Result<Self, CommandError> {
+    pub(crate) fn from_row(row: &Document) -> Result<Self> {
         let namespace = Namespace::parse(row.get_str("ns").map_err(|_| damaged_row())?)?;
         let Some(Bson::Binary(uuid)) = row.get("uuid") else { return Err(damaged_row()) };
         let options = row.get_document("options").map_err(|_| damaged_row())?.clone();
@@ -345,7 +342,7 @@ impl Collection {
     }
 }
 
-fn ident_field(row: &Document) -> Result<Ident, CommandError> {
+fn ident_field(row: &Document) -> Result<Ident> {
     row.get_i64("ident").map(|ident| Ident(ident as u64)).map_err(|_| damaged_row())
 }
 
@@ -366,10 +363,7 @@ pub(crate) struct Catalog {
 
 impl Catalog {
     /// Reads the rows of a snapshot.
-    pub(crate) fn load(
-        snapshot: &dyn Snapshot,
-        keyspace: KeyspaceId,
-    ) -> Result<Self, CommandError> {
+    pub(crate) fn load(snapshot: &dyn Snapshot, keyspace: KeyspaceId) -> Result<Self> {
         let mut catalog = Self::default();
         for pair in snapshot.scan(keyspace, KeyRange::all(), Direction::Forward)? {
             let (key, value) = pair?;
@@ -448,7 +442,7 @@ impl Catalog {
 
     /// Refuses a new database whose name differs from that of another only by its case, as MongoDB does: on some
     /// disks both would be one directory.
-    pub(crate) fn check_case(&self, database: &str) -> Result<(), CommandError> {
+    pub(crate) fn check_case(&self, database: &str) -> Result<()> {
         const ALWAYS: [&str; 3] = ["admin", "config", "local"];
         let first = Namespace { database: database.to_owned(), collection: String::new() };
         let exists = self.collections.range(first..).next();
@@ -480,7 +474,7 @@ impl Catalog {
         collection: Collection,
         keyspace: KeyspaceId,
         batch: &mut Batch,
-    ) -> Result<Arc<Collection>, CommandError> {
+    ) -> Result<Arc<Collection>> {
         let row = to_raw(&collection.to_row())?;
         batch.insert(keyspace, Collection::row_key(&collection.namespace), row.into_bytes());
         // A transaction brings identifiers that were set aside before.

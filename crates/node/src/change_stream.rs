@@ -32,7 +32,7 @@ pub(crate) use self::open::{is_change_stream, open};
 pub use self::room::{Awaited, StreamWait, Wake};
 use self::room::{Passed, shows};
 use crate::cursors::MAX_BATCH_BYTES;
-use crate::error::{CommandError, ErrorCode};
+use crate::error::{CommandError, ErrorCode, Result};
 use crate::fields::to_raw;
 use crate::node::Node;
 use crate::records::DocumentBytes;
@@ -173,7 +173,7 @@ impl ChangeStream {
     }
 
     /// Looks at committed entries until there are `wanted` events or no more entries.
-    pub(crate) fn advance(&mut self, node: &Node, wanted: usize) -> Result<(), CommandError> {
+    pub(crate) fn advance(&mut self, node: &Node, wanted: usize) -> Result<()> {
         let mut scanned = 0;
         self.catch_up();
         self.caught_up = false;
@@ -253,12 +253,7 @@ impl ChangeStream {
     }
 
     /// Lets the events of an entry wait. Returns false if there was no room for all: the entry is to be looked at again.
-    fn look_at(
-        &mut self,
-        node: &Node,
-        timestamp: u64,
-        entry: &Arc<Document>,
-    ) -> Result<bool, CommandError> {
+    fn look_at(&mut self, node: &Node, timestamp: u64, entry: &Arc<Document>) -> Result<bool> {
         let images = StoredImages::of(node);
         let found = match transaction_key(entry) {
             None => events(entry, &images, &self.options).map_err(event_error)?,
@@ -310,7 +305,7 @@ impl ChangeStream {
         key: Vec<u8>,
         entry: &Arc<Document>,
         images: &StoredImages<'_>,
-    ) -> Result<Vec<Event>, CommandError> {
+    ) -> Result<Vec<Event>> {
         let object = entry.get_document("o")?;
         if object.contains_key("abortTransaction") {
             self.unfinished.remove(&key);
@@ -336,7 +331,7 @@ impl ChangeStream {
     }
 
     /// Whether the event comes after the place that the stream was resumed at.
-    fn passes(&mut self, event: &Event) -> Result<bool, CommandError> {
+    fn passes(&mut self, event: &Event) -> Result<bool> {
         let Some(resume) = &self.resume_after else { return Ok(true) };
         let whole = ResumeToken { fragment: None, ..resume.clone() };
         let (seen, here) = (whole.to_hex(), event.token.to_hex());
@@ -357,7 +352,7 @@ impl ChangeStream {
     }
 
     /// Puts an event through the pipeline and lets what is left of it wait.
-    fn take(&mut self, event: Event, images: &StoredImages<'_>) -> Result<(), CommandError> {
+    fn take(&mut self, event: Event, images: &StoredImages<'_>) -> Result<()> {
         let Event { token, document, ends_stream } = event;
         let id = token.to_document();
         let input = Box::new(std::iter::once(Ok(document)));
@@ -421,7 +416,7 @@ fn time_of(entry: &Document) -> Option<u64> {
 
 /// The entries of a transaction before this one. A stream that is resumed between them has not read them,
 /// and an operation's token holds its place among all operations.
-fn earlier_entries(node: &Node, entry: &Document) -> Result<Vec<Arc<Document>>, CommandError> {
+fn earlier_entries(node: &Node, entry: &Document) -> Result<Vec<Arc<Document>>> {
     let previous = |entry: &Document| {
         let time = entry.get_document("prevOpTime").ok()?.get_timestamp("ts").ok()?;
         Some(timestamp_from(time)).filter(|time| time.as_u64() > 0)

@@ -5,7 +5,7 @@
 
 use bson::Document;
 
-use crate::error::CommandError;
+use crate::error::{CommandError, Result};
 use crate::fields::{Fields, to_raw};
 
 /// The most bytes of the document.
@@ -19,7 +19,7 @@ const MAX_APPLICATION_NAME_BYTES: usize = 128;
 /// # Errors
 ///
 /// What is wrong with it.
-pub fn check_client_metadata(metadata: &Document) -> Result<(), CommandError> {
+pub fn check_client_metadata(metadata: &Document) -> Result<()> {
     let size = to_raw(metadata)?.as_bytes().len();
     if size > MAX_METADATA_BYTES {
         return Err(fail!(

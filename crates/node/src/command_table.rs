@@ -12,7 +12,7 @@ use crate::body::{MARKS, mark_of};
 use crate::commands;
 use crate::context::{Command, Outcome};
 use crate::dispatch::Request;
-use crate::error::CommandError;
+use crate::error::Result;
 use crate::touched::{self, Asked, Visit};
 
 /// What a command does to the data, which decides where it may run.
@@ -111,10 +111,10 @@ pub(crate) enum KnownFields {
     Any,
 }
 
-pub(crate) type Run = fn(&Request<'_>, Command) -> Result<Outcome, CommandError>;
+pub(crate) type Run = fn(&Request<'_>, Command) -> Result<Outcome>;
 
 /// Shows the namespaces that a command touches, one after the other.
-pub(crate) type Touching = fn(Asked<'_>, &mut Visit<'_>) -> Result<(), CommandError>;
+pub(crate) type Touching = fn(Asked<'_>, &mut Visit<'_>) -> Result<()>;
 
 /// One entry of the table.
 pub struct CommandFacts {

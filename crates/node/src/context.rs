@@ -13,7 +13,7 @@ use quorate_wire::MAX_BSON_OBJECT_SIZE;
 
 use crate::body::CommandBody;
 use crate::command_table::{CommandFacts, Effect, find};
-use crate::error::{CommandError, ErrorCode};
+use crate::error::{CommandError, ErrorCode, Result};
 use crate::fields::{Fields, whole_number};
 use crate::helpers::Helpers;
 use crate::profile::Work;
@@ -140,7 +140,7 @@ impl Command {
     /// # Errors
     ///
     /// If the client's is no document.
-    pub fn read_concern(&self) -> Result<Option<&Document>, CommandError> {
+    pub fn read_concern(&self) -> Result<Option<&Document>> {
         match &self.concerns.read {
             Some(completed) => Ok(Some(completed)),
             None => Fields::new(&self.body, self.name()).document("readConcern"),
@@ -158,7 +158,7 @@ impl Command {
     /// # Errors
     ///
     /// If it is no document.
-    pub fn write_concern(&self) -> Result<Option<&Document>, CommandError> {
+    pub fn write_concern(&self) -> Result<Option<&Document>> {
         match &self.concerns.write {
             EffectiveWriteConcern::Given => {
                 Fields::new(&self.body, self.name()).document("writeConcern")
@@ -197,7 +197,7 @@ impl Command {
     pub fn from_raw(
         body: &RawDocument,
         beside: Vec<(String, Vec<RawDocumentBuf>)>,
-    ) -> Result<Self, CommandError> {
+    ) -> Result<Self> {
         let made = |(name, documents): (String, Vec<RawDocumentBuf>)| {
             (name, documents.into_iter().map(DocumentBytes::from).collect())
         };
@@ -209,10 +209,7 @@ impl Command {
     /// # Errors
     ///
     /// As [`from_raw`](Self::from_raw).
-    pub fn received(
-        body: &RawDocument,
-        beside: Vec<(String, Vec<DocumentBytes>)>,
-    ) -> Result<Self, CommandError> {
+    pub fn received(body: &RawDocument, beside: Vec<(String, Vec<DocumentBytes>)>) -> Result<Self> {
         check_size(body)?;
         beside.iter().flat_map(|(_, documents)| documents).try_for_each(|it| check_size(it))?;
         let mut parsed = CommandBody::from_raw(body)?;
@@ -312,12 +309,12 @@ impl Command {
 }
 
 /// The documents of a sequence as the array that they stand for.
-fn to_array(documents: &[DocumentBytes]) -> Result<Bson, CommandError> {
+fn to_array(documents: &[DocumentBytes]) -> Result<Bson> {
     let parse = |document: &DocumentBytes| {
         check_document_bytes(document.as_bytes(), Depth::COMMAND)?;
         Ok(Bson::Document(Document::try_from(&**document)?))
     };
-    documents.iter().map(parse).collect::<Result<_, CommandError>>().map(Bson::Array)
+    documents.iter().map(parse).collect::<Result<_>>().map(Bson::Array)
 }
 
 /// The array of a command whose documents stay as they came.
@@ -467,8 +464,8 @@ impl Interrupt {
     /// as long as it likes.
     pub(crate) fn evaluate_shortly<T>(
         &self,
-        evaluate: impl FnOnce() -> Result<T, CommandError>,
-    ) -> Result<Option<T>, CommandError> {
+        evaluate: impl FnOnce() -> Result<T>,
+    ) -> Result<Option<T>> {
         let held = self.held.load(Ordering::Relaxed);
         if held <= MAX_SHORT_EVALUATION {
             return evaluate().map(Some);
@@ -495,7 +492,7 @@ impl Interrupt {
     }
 
     /// Refuses to evaluate without end while other writers wait. Only the thread that holds the lock evaluates then.
-    pub(crate) fn check_held_evaluation(&self) -> Result<(), CommandError> {
+    pub(crate) fn check_held_evaluation(&self) -> Result<()> {
         match self.held.load(Ordering::Relaxed) {
             0 => Ok(()),
             USED_UP => Err(CommandError::new(
@@ -574,7 +571,7 @@ impl Interrupt {
     }
 
     /// The error to stop with, if the command should stop.
-    pub fn check(&self) -> Result<(), CommandError> {
+    pub fn check(&self) -> Result<()> {
         match self.reason.load(Ordering::Relaxed) {
             0 => Ok(()),
             reason if reason == Interruption::MaxTime as u8 => Err(CommandError::new(
@@ -593,7 +590,7 @@ impl Interrupt {
     }
 }
 
-fn check_size(document: &RawDocument) -> Result<(), CommandError> {
+fn check_size(document: &RawDocument) -> Result<()> {
     let size = document.as_bytes().len();
     if size <= MAX_COMMAND_BYTES {
         return Ok(());

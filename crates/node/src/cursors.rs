@@ -11,7 +11,7 @@ use quorate_protocol::{MonotonicTime, Timestamp};
 use quorate_wire::append_item_name;
 
 use crate::change_stream::ChangeStream;
-use crate::error::CommandError;
+use crate::error::{CommandError, Result};
 use crate::finder::InterruptSlot;
 use crate::generator::Generator;
 use crate::namespace::Namespace;
@@ -36,8 +36,7 @@ pub(crate) const DEFAULT_FIRST_BATCH: usize = 101;
 pub(crate) const MAX_BATCH_BYTES: usize = 16 * 1024 * 1024;
 
 /// Documents one after the other. After an error the stream is over.
-pub(crate) type DocumentStream =
-    Box<dyn Iterator<Item = Result<DocumentBytes, CommandError>> + Send>;
+pub(crate) type DocumentStream = Box<dyn Iterator<Item = Result<DocumentBytes>> + Send>;
 
 /// A result that is being fetched.
 pub(crate) struct Cursor {
@@ -121,7 +120,7 @@ impl CursorBatch {
         id: i64,
         namespace: &[&str],
         time: Option<Timestamp>,
-    ) -> Result<RawDocumentBuf, CommandError> {
+    ) -> Result<RawDocumentBuf> {
         let mut reply = self.reply;
         let batch_at = CURSOR_AT + 4 + 1 + name.bytes().len();
         reply.push(0);
@@ -172,7 +171,7 @@ impl Cursor {
         node: &Node,
         name: BatchName,
         limit: usize,
-    ) -> Result<CursorBatch, CommandError> {
+    ) -> Result<CursorBatch> {
         let mut batch = CursorBatch::new(name);
         let Some(stream) = &mut self.changes else { return Ok(batch) };
         stream.advance(node, limit)?;
@@ -189,11 +188,7 @@ impl Cursor {
     }
 
     /// The next documents, at most `limit` of them and about 16 MiB.
-    pub(crate) fn next_batch(
-        &mut self,
-        name: BatchName,
-        limit: usize,
-    ) -> Result<CursorBatch, CommandError> {
+    pub(crate) fn next_batch(&mut self, name: BatchName, limit: usize) -> Result<CursorBatch> {
         let mut batch = CursorBatch::new(name);
         let mut bytes = 0;
         while batch.count < limit {
@@ -300,7 +295,7 @@ impl Cursors {
     }
 
     /// Keeps a cursor for later and gives it an id.
-    pub(crate) fn add(&mut self, cursor: Cursor, now: MonotonicTime) -> Result<i64, CommandError> {
+    pub(crate) fn add(&mut self, cursor: Cursor, now: MonotonicTime) -> Result<i64> {
         if self.open.len() >= MAX_OPEN_CURSORS {
             return Err(fail!(
                 EXCEEDED_MEMORY_LIMIT,
@@ -336,7 +331,7 @@ impl Cursors {
         id: i64,
         namespace: &Namespace,
         asker: &Asker<'_>,
-    ) -> Result<Cursor, CommandError> {
+    ) -> Result<Cursor> {
         let Some(entry) = self.open.get_mut(&id) else {
             return Err(self.missing(id, asker));
         };
@@ -587,7 +582,7 @@ mod tests {
         let namespace = Namespace::new("db", "c").unwrap();
         let id = cursors.add(cursor(1, None), at(0)).unwrap();
         let other = SessionId::from_bytes([1; 16]);
-        let code = |result: Result<Cursor, CommandError>| result.err().unwrap().code.0;
+        let code = |result: Result<Cursor>| result.err().unwrap().code.0;
         assert_eq!(code(cursors.check_out(id, &namespace, &asker(Some(&other)))), 50738);
         let taken = cursors.check_out(id, &namespace, &asker(None)).unwrap();
         assert_eq!(code(cursors.check_out(id, &namespace, &asker(None))), 12051);

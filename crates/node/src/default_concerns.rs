@@ -10,7 +10,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use bson::{DateTime, Document, Timestamp, doc, rawdoc};
 
 use crate::commands::{read_concern, write_concern};
-use crate::error::CommandError;
+use crate::error::Result;
 use crate::namespace::Namespace;
 use crate::node::Node;
 
@@ -123,7 +123,7 @@ impl Node {
     /// # Errors
     ///
     /// If the store fails.
-    pub fn default_concerns(&self) -> Result<Option<Arc<DefaultConcerns>>, CommandError> {
+    pub fn default_concerns(&self) -> Result<Option<Arc<DefaultConcerns>>> {
         let cache = self.defaults_cache();
         if cache.stale.load(Ordering::Acquire) {
             // One at a time: what was read first must not be noted last.
@@ -140,7 +140,7 @@ impl Node {
     }
 
     /// The same, from the store.
-    pub(crate) fn stored_default_concerns(&self) -> Result<Option<DefaultConcerns>, CommandError> {
+    pub(crate) fn stored_default_concerns(&self) -> Result<Option<DefaultConcerns>> {
         let (collection, view) = self.read(&settings_namespace());
         let Some(collection) = collection else { return Ok(None) };
         let found = view.by_id(&collection, &rawdoc! { "_id": DOCUMENT_ID })?;

@@ -10,7 +10,7 @@ use crate::body::CommandBody;
 use crate::catalog::{Catalog, Collection};
 use crate::command_table::{CommandFacts, Effect};
 use crate::context::{Client, Command, Context, Outcome, Reply};
-use crate::error::{CommandError, ErrorCode};
+use crate::error::{CommandError, ErrorCode, Result};
 use crate::fields::to_raw;
 use crate::finder::{Examined, InterruptSlot};
 use crate::generic_arguments::{self, ReadsAt};
@@ -64,10 +64,7 @@ impl Request<'_> {
     }
 
     /// A collection and the store as this command sees them.
-    pub(crate) fn read(
-        &self,
-        namespace: &Namespace,
-    ) -> Result<(Option<Arc<Collection>>, View), CommandError> {
+    pub(crate) fn read(&self, namespace: &Namespace) -> Result<(Option<Arc<Collection>>, View)> {
         if let Some(transaction) = &self.transaction {
             return transaction.read(self.node, &self.context.interrupt, namespace);
         }
@@ -89,7 +86,7 @@ impl Request<'_> {
     }
 
     /// How much a collection holds.
-    pub(crate) fn totals(&self, collection: &Collection) -> Result<Totals, CommandError> {
+    pub(crate) fn totals(&self, collection: &Collection) -> Result<Totals> {
         self.node.totals(collection, &self.interrupt, self.context.now)
     }
 
@@ -121,14 +118,14 @@ impl Request<'_> {
     }
 
     /// The collection that the first field names.
-    pub(crate) fn namespace(&self, command: &Command) -> Result<Namespace, CommandError> {
+    pub(crate) fn namespace(&self, command: &Command) -> Result<Namespace> {
         match command.body.first_text() {
             Some(collection) => Namespace::new(self.database, collection),
             None => self.collection_named(command.body.first()),
         }
     }
 
-    pub(crate) fn collection_named(&self, name: Option<&Bson>) -> Result<Namespace, CommandError> {
+    pub(crate) fn collection_named(&self, name: Option<&Bson>) -> Result<Namespace> {
         match name {
             Some(Bson::String(collection)) => Namespace::new(self.database, collection),
             other => Err(fail!(
@@ -146,7 +143,7 @@ pub(crate) fn admit(
     node: &Node,
     client: &Client,
     command: &Command,
-) -> Result<&'static CommandFacts, CommandError> {
+) -> Result<&'static CommandFacts> {
     let facts = match command.facts() {
         Some(facts) if !facts.test_only || node.options().test_commands => facts,
         known => return Err(not_found(command.name(), known.is_some())),
@@ -223,7 +220,7 @@ pub(crate) fn run(node: &Node, context: &Context, command: Command) -> Outcome {
 
 /// Whether a command ended because it was interrupted. A member that steps down makes statements fail in
 /// other ways as well.
-fn was_cut_short(outcome: &Result<Outcome, CommandError>, interrupted: &CommandError) -> bool {
+fn was_cut_short(outcome: &Result<Outcome>, interrupted: &CommandError) -> bool {
     let by_state = interrupted.code.is_state_change();
     match outcome {
         Ok(Outcome::Reply(reply)) => {
@@ -249,7 +246,7 @@ fn prepare<'a>(
     context: &'a Context,
     command: &Command,
     body: &'a CommandBody,
-) -> Result<(&'static CommandFacts, Request<'a>), CommandError> {
+) -> Result<(&'static CommandFacts, Request<'a>)> {
     context.interrupt.check()?;
     let facts = admit(node, &context.client, command)?;
     let (name, database) = (body.name(), body.database());
@@ -301,7 +298,7 @@ fn prepare<'a>(
 const REMOVING_COMMANDS: [&str; 4] = ["delete", "drop", "dropDatabase", "dropIndexes"];
 
 /// Refuses to add anything where there is no room for it.
-fn check_room(node: &Node, facts: &CommandFacts) -> Result<(), CommandError> {
+fn check_room(node: &Node, facts: &CommandFacts) -> Result<()> {
     let adds = facts.effect == Effect::Writes && !REMOVING_COMMANDS.contains(&facts.name);
     if !adds || !node.disk_is_full() {
         return Ok(());

@@ -22,6 +22,9 @@ pub struct CommandError {
     pub details: Box<Document>,
 }
 
+/// What comes of a command, unless it fails.
+pub type Result<T, E = CommandError> = std::result::Result<T, E>;
+
 /// The error with a code and a text as of `format!`. The code is a name in [`ErrorCode`], a number, or an
 /// expression in parentheses.
 macro_rules! fail {

@@ -16,7 +16,7 @@ use bson::{Bson, Document};
 
 use crate::body::CommandBody;
 use crate::context::{Command, Context};
-use crate::error::{CommandError, ErrorCode};
+use crate::error::{CommandError, ErrorCode, Result};
 use crate::fields::{Fields, whole_number};
 use crate::sessions::SessionId;
 
@@ -94,7 +94,7 @@ enum Mode {
 
 impl FailPoints {
     /// Carries out `configureFailPoint`. Returns how often the fail point was hit before.
-    pub(crate) fn configure(&mut self, command: &Document) -> Result<i64, CommandError> {
+    pub(crate) fn configure(&mut self, command: &Document) -> Result<i64> {
         let fields = Fields::new(command, "configureFailPoint");
         let name = fields.required_string("configureFailPoint")?;
         match name {
@@ -230,10 +230,7 @@ impl FailPoints {
     }
 
     /// A statement of a retryable write is about to be committed. Fails if it must not be.
-    pub(crate) fn on_transactional_write(
-        &mut self,
-        session: &SessionId,
-    ) -> Result<(), CommandError> {
+    pub(crate) fn on_transactional_write(&mut self, session: &SessionId) -> Result<()> {
         let Some(active) = &mut self.transactional_write else { return Ok(()) };
         if !active.mode.hits() {
             return Ok(());
@@ -280,7 +277,7 @@ impl Mode {
 }
 
 impl TransactionalWrite {
-    fn parse(mode: Option<&Bson>, fields: &Fields<'_>) -> Result<Self, CommandError> {
+    fn parse(mode: Option<&Bson>, fields: &Fields<'_>) -> Result<Self> {
         let mode = mode
             .ok_or_else(|| CommandError::bad_value("configureFailPoint needs a mode"))
             .and_then(parse_mode)?;
@@ -296,9 +293,9 @@ impl TransactionalWrite {
 }
 
 impl FailCommand {
-    fn parse(mode: Mode, data: &Document) -> Result<Self, CommandError> {
+    fn parse(mode: Mode, data: &Document) -> Result<Self> {
         let fields = Fields::new(data, "configureFailPoint.data");
-        let strings = |name: &str| -> Result<Vec<String>, CommandError> {
+        let strings = |name: &str| -> Result<Vec<String>> {
             let items = fields.array(name)?.unwrap_or_default();
             Ok(items.iter().filter_map(|item| item.as_str().map(str::to_owned)).collect())
         };
@@ -359,7 +356,7 @@ fn is_hello(name: &str) -> bool {
 }
 
 /// By how much `moveClock` moves the calendar: `data.millis`, forwards or backwards.
-fn parse_clock_move(command: &Document, fields: &Fields<'_>) -> Result<i64, CommandError> {
+fn parse_clock_move(command: &Document, fields: &Fields<'_>) -> Result<i64> {
     if command.get_str("mode").is_ok_and(|mode| mode == "off") {
         return Ok(0);
     }
@@ -370,7 +367,7 @@ fn parse_clock_move(command: &Document, fields: &Fields<'_>) -> Result<i64, Comm
     })
 }
 
-fn parse_mode(mode: &Bson) -> Result<Mode, CommandError> {
+fn parse_mode(mode: &Bson) -> Result<Mode> {
     let invalid = || CommandError::bad_value("mode is \"off\", \"alwaysOn\", {times} or {skip}");
     match mode {
         Bson::String(mode) if mode == "alwaysOn" => Ok(Mode::AlwaysOn),

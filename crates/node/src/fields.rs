@@ -9,7 +9,7 @@ use bson::{Bson, Document, RawDocumentBuf};
 use quorate_query::value::type_name_of;
 
 use crate::body::CommandBody;
-use crate::error::CommandError;
+use crate::error::{CommandError, Result};
 
 /// Where fields are read from.
 #[derive(Clone, Copy, Debug)]
@@ -72,29 +72,29 @@ impl<'a> Fields<'a> {
         name: &str,
         expected: &str,
         read: impl FnOnce(&'a Bson) -> Option<T>,
-    ) -> Result<Option<T>, CommandError> {
+    ) -> Result<Option<T>> {
         let Some(value) = self.raw(name) else { return Ok(None) };
         read(value).map(Some).ok_or_else(|| self.wrong_type(name, value, expected))
     }
 
-    pub(crate) fn string(&self, name: &str) -> Result<Option<&'a str>, CommandError> {
+    pub(crate) fn string(&self, name: &str) -> Result<Option<&'a str>> {
         self.typed(name, "string", Bson::as_str)
     }
 
-    pub(crate) fn required_string(&self, name: &str) -> Result<&'a str, CommandError> {
+    pub(crate) fn required_string(&self, name: &str) -> Result<&'a str> {
         self.string(name)?.ok_or_else(|| self.missing(name))
     }
 
-    pub(crate) fn document(&self, name: &str) -> Result<Option<&'a Document>, CommandError> {
+    pub(crate) fn document(&self, name: &str) -> Result<Option<&'a Document>> {
         self.typed(name, "object", Bson::as_document)
     }
 
-    pub(crate) fn array(&self, name: &str) -> Result<Option<&'a [Bson]>, CommandError> {
+    pub(crate) fn array(&self, name: &str) -> Result<Option<&'a [Bson]>> {
         self.typed(name, "array", |value| value.as_array().map(Vec::as_slice))
     }
 
     /// An array whose items are all documents.
-    pub(crate) fn documents(&self, name: &str) -> Result<Option<Vec<Document>>, CommandError> {
+    pub(crate) fn documents(&self, name: &str) -> Result<Option<Vec<Document>>> {
         let Some(items) = self.array(name)? else { return Ok(None) };
         let as_document = |item: &Bson| match item {
             Bson::Document(document) => Ok(document.clone()),
@@ -103,7 +103,7 @@ impl<'a> Fields<'a> {
         items.iter().map(as_document).collect::<Result<_, _>>().map(Some)
     }
 
-    pub(crate) fn boolean(&self, name: &str) -> Result<Option<bool>, CommandError> {
+    pub(crate) fn boolean(&self, name: &str) -> Result<Option<bool>> {
         self.typed(name, "bool", |value| match value {
             Bson::Boolean(truth) => Some(*truth),
             Bson::Double(number) => Some(*number != 0.0),
@@ -111,21 +111,17 @@ impl<'a> Fields<'a> {
         })
     }
 
-    pub(crate) fn flag(&self, name: &str) -> Result<bool, CommandError> {
+    pub(crate) fn flag(&self, name: &str) -> Result<bool> {
         Ok(self.boolean(name)?.unwrap_or(false))
     }
 
     /// Refuses values of fields that are no truths, whether or not anything reads them.
-    pub(crate) fn check_flags(&self, names: &[&str]) -> Result<(), CommandError> {
+    pub(crate) fn check_flags(&self, names: &[&str]) -> Result<()> {
         names.iter().try_for_each(|name| self.boolean(name).map(drop))
     }
 
     /// A text that must be one of these.
-    pub(crate) fn one_of(
-        &self,
-        name: &str,
-        known: &[&str],
-    ) -> Result<Option<&'a str>, CommandError> {
+    pub(crate) fn one_of(&self, name: &str, known: &[&str]) -> Result<Option<&'a str>> {
         match self.string(name)? {
             Some(text) if !known.contains(&text) => Err(CommandError::bad_value(format!(
                 "Enumeration value '{}' for field '{}.{name}' is not a valid value; use one of {}",
@@ -137,7 +133,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    pub(crate) fn integer(&self, name: &str) -> Result<Option<i64>, CommandError> {
+    pub(crate) fn integer(&self, name: &str) -> Result<Option<i64>> {
         if let Source::Body(body) = self.source
             && let Some(number) = body.get_whole(name)
         {
@@ -151,12 +147,12 @@ impl<'a> Fields<'a> {
     }
 
     /// A number that must be given as 64 bits.
-    pub(crate) fn long(&self, name: &str) -> Result<Option<i64>, CommandError> {
+    pub(crate) fn long(&self, name: &str) -> Result<Option<i64>> {
         self.typed(name, "long", Bson::as_i64)
     }
 
     /// A count that must not be negative.
-    pub(crate) fn count(&self, name: &str) -> Result<Option<u64>, CommandError> {
+    pub(crate) fn count(&self, name: &str) -> Result<Option<u64>> {
         match self.integer(name)? {
             None => Ok(None),
             Some(number) => u64::try_from(number).map(Some).map_err(|_| {
@@ -201,7 +197,7 @@ pub(crate) fn check_known(
     names: impl IntoIterator<Item: AsRef<str>>,
     path: &str,
     known: &[&str],
-) -> Result<(), CommandError> {
+) -> Result<()> {
     match names.into_iter().find(|name| !known.contains(&name.as_ref())) {
         Some(field) => Err(unknown_field(path, field.as_ref(), known)),
         None => Ok(()),
@@ -222,7 +218,7 @@ pub(crate) fn whole_number(value: &Bson) -> Option<i64> {
 }
 
 /// A reply or a stored document as bytes.
-pub(crate) fn to_raw(document: &Document) -> Result<RawDocumentBuf, CommandError> {
+pub(crate) fn to_raw(document: &Document) -> Result<RawDocumentBuf> {
     Ok(RawDocumentBuf::try_from(document)?)
 }
 

@@ -18,7 +18,7 @@ use quorate_protocol::Lock;
 
 use crate::catalog::{Collection, Index};
 use crate::context::Interrupt;
-use crate::error::CommandError;
+use crate::error::Result;
 use crate::helpers::Helpers;
 use crate::plan::{Access, IndexAccess, IndexKeys, Plan};
 use crate::record_scan::{Examiner, Pace, RecordScan, Records, record_of_key};
@@ -101,7 +101,7 @@ impl InterruptSlot {
 
     /// Refuses to look at more than the command may while it keeps others waiting. What comes of the
     /// command then is thrown away. Large documents are as bad as many.
-    pub(crate) fn check_room(&self, heavy: bool) -> Result<(), CommandError> {
+    pub(crate) fn check_room(&self, heavy: bool) -> Result<()> {
         let limit = self.0.may_look_at.load(Ordering::Relaxed);
         let few = !heavy && self.0.documents.load(Ordering::Relaxed) <= limit;
         if few {
@@ -111,7 +111,7 @@ impl InterruptSlot {
     }
 
     /// Refuses to evaluate for longer than a command may while it keeps others waiting: a document is enough for that.
-    fn check_evaluation(&self) -> Result<(), CommandError> {
+    fn check_evaluation(&self) -> Result<()> {
         let Some(asked) = &self.0.asked else { return Ok(()) };
         count(asked, 1);
         if asked.load(Ordering::Relaxed) <= SHORT_EVALUATION {
@@ -121,7 +121,7 @@ impl InterruptSlot {
     }
 
     /// Ends a command that keeps others waiting. It may go on if it does not.
-    fn give_way(&self) -> Result<(), CommandError> {
+    fn give_way(&self) -> Result<()> {
         if self.0.may_look_at.load(Ordering::Relaxed) == 0 {
             return Ok(());
         }
@@ -135,7 +135,7 @@ impl InterruptSlot {
         *self.0.interrupt.lock() = interrupt;
     }
 
-    pub(crate) fn check(&self) -> Result<(), CommandError> {
+    pub(crate) fn check(&self) -> Result<()> {
         self.0.interrupt.lock().check()
     }
 
@@ -266,7 +266,7 @@ impl From<Arc<Matcher>> for Matching {
 }
 
 impl Matching {
-    fn matches(&self, document: &RawDocument) -> Result<Option<MatchDetails>, CommandError> {
+    fn matches(&self, document: &RawDocument) -> Result<Option<MatchDetails>> {
         let details = self.matcher.matches_with_details(document)?;
         match (&details, &self.bar) {
             (Some(_), Some(bar)) if !bar.may_pass(document)? => Ok(None),
@@ -278,11 +278,7 @@ impl Matching {
 impl Examiner for Matching {
     type Item = Found;
 
-    fn examine(
-        &self,
-        record: RecordId,
-        document: LentDocument<'_>,
-    ) -> Result<Option<Found>, CommandError> {
+    fn examine(&self, record: RecordId, document: LentDocument<'_>) -> Result<Option<Found>> {
         let details = self.matches(&document)?;
         Ok(details.map(|details| Found { record, document: document.keep(), details }))
     }
@@ -310,7 +306,7 @@ impl Finder {
         matching: impl Into<Matching>,
         plan: Plan,
         interrupt: InterruptSlot,
-    ) -> Result<Self, CommandError> {
+    ) -> Result<Self> {
         interrupt.note(&plan);
         let matching = matching.into();
         let (after, direction) = match plan.access {
@@ -337,7 +333,7 @@ impl Finder {
         Ok(Self { source, interrupt, examined: Examined::default() })
     }
 
-    fn next_found(&mut self) -> Result<Option<Found>, CommandError> {
+    fn next_found(&mut self) -> Result<Option<Found>> {
         match &mut self.source {
             Source::Ended => Ok(None),
             Source::Records(scan) => {
@@ -357,7 +353,7 @@ impl Finder {
 }
 
 impl Iterator for Finder {
-    type Item = Result<Found, CommandError>;
+    type Item = Result<Found>;
 
     fn next(&mut self) -> Option<Self::Item> {
         let found = self.next_found().transpose();
@@ -369,7 +365,7 @@ impl Iterator for Finder {
 }
 
 impl IndexSource {
-    fn next(&mut self, interrupt: &InterruptSlot) -> Result<Option<Found>, CommandError> {
+    fn next(&mut self, interrupt: &InterruptSlot) -> Result<Option<Found>> {
         while let Some((record, document)) = self.next_record()? {
             let document = match document {
                 Some(guessed) => Some(guessed),
@@ -392,7 +388,7 @@ impl IndexSource {
     }
 
     /// The record of the next entry, with its document if that was needed to find it.
-    fn next_record(&mut self) -> Result<Option<(RecordId, Option<DocumentBytes>)>, CommandError> {
+    fn next_record(&mut self) -> Result<Option<(RecordId, Option<DocumentBytes>)>> {
         loop {
             let found = match &self.access.keys {
                 IndexKeys::Points(entries) => {
@@ -451,11 +447,7 @@ impl RecordReader {
         Self { view, last: RecordId(0), run: 0, direction: Direction::Forward, scan: None }
     }
 
-    fn read(
-        &mut self,
-        collection: &Collection,
-        record: RecordId,
-    ) -> Result<Option<DocumentBytes>, CommandError> {
+    fn read(&mut self, collection: &Collection, record: RecordId) -> Result<Option<DocumentBytes>> {
         self.follow(record);
         if self.run >= RUN_LENGTH {
             if self.scan.is_none() {
@@ -484,7 +476,7 @@ impl RecordReader {
     }
 
     /// The record, if the scan comes to it.
-    fn read_on(&mut self, record: RecordId) -> Result<Option<DocumentBytes>, CommandError> {
+    fn read_on(&mut self, record: RecordId) -> Result<Option<DocumentBytes>> {
         let Some(scan) = &mut self.scan else { return Ok(None) };
         for pair in scan.take(MAX_GAP as usize) {
             let (key, value) = pair?;

@@ -8,7 +8,7 @@ use quorate_wire::timestamp_from;
 use crate::body::CommandBody;
 use crate::command_table::{CommandFacts, Effect, KnownFields};
 use crate::context::Command;
-use crate::error::{CommandError, ErrorCode};
+use crate::error::{CommandError, ErrorCode, Result};
 use crate::fields::{Fields, check_known, unknown_field, whole_number};
 use crate::node::Node;
 use crate::touched::writing_stage;
@@ -55,7 +55,7 @@ pub(crate) fn is_generic(field: &[u8]) -> bool {
 }
 
 /// Refuses fields that the command does not have: a misspelt filter would match everything.
-pub(crate) fn check_fields(facts: &CommandFacts, body: &CommandBody) -> Result<(), CommandError> {
+pub(crate) fn check_fields(facts: &CommandFacts, body: &CommandBody) -> Result<()> {
     let KnownFields::Only(known) = facts.fields else { return Ok(()) };
     let is_one_of =
         |field: &[u8], names: &[&str]| names.iter().any(|name| name.as_bytes() == field);
@@ -109,11 +109,7 @@ const UNSTABLE_STAGES: [&str; 4] =
     ["$currentOp", "$indexStats", "$listLocalSessions", "$listSessions"];
 
 /// Refuses what a command may not ask for.
-pub(crate) fn check(
-    node: &Node,
-    facts: &CommandFacts,
-    command: &Command,
-) -> Result<(), CommandError> {
+pub(crate) fn check(node: &Node, facts: &CommandFacts, command: &Command) -> Result<()> {
     let fields = Fields::new(&command.body, facts.name);
     check_api(&fields, facts)?;
     check_time_limit(&fields)?;
@@ -144,7 +140,7 @@ pub(crate) fn check(
 const MAX_TIME_LIMIT: i64 = i32::MAX as i64;
 
 /// Refuses a time limit that is no whole number of milliseconds from 0 up.
-fn check_time_limit(fields: &Fields<'_>) -> Result<(), CommandError> {
+fn check_time_limit(fields: &Fields<'_>) -> Result<()> {
     let Some(limit) = fields.raw("maxTimeMS") else { return Ok(()) };
     match whole_number(limit) {
         Some(0..=MAX_TIME_LIMIT) => Ok(()),
@@ -156,7 +152,7 @@ fn check_time_limit(fields: &Fields<'_>) -> Result<(), CommandError> {
 }
 
 /// Refuses a write concern for what writes nothing: the client is not to think that it has waited for a majority.
-fn refuse_write_concern(facts: &CommandFacts, command: &Command) -> Result<(), CommandError> {
+fn refuse_write_concern(facts: &CommandFacts, command: &Command) -> Result<()> {
     // What is explained may be a write.
     let may_have_one = facts.name == "explain" || writing_stage(&command.body).is_some();
     if may_have_one || !command.body.contains_key("writeConcern") {
@@ -178,7 +174,7 @@ const SMALLEST_MAX_STALENESS_SECONDS: i64 = 90;
 
 /// Refuses a read preference that no client means: a misspelt mode would read from a secondary. Specification: server
 /// selection, "Components of a Read Preference".
-fn check_read_preference(preference: &Document) -> Result<(), CommandError> {
+fn check_read_preference(preference: &Document) -> Result<()> {
     let fields = Fields::new(preference, "$readPreference");
     let mode = fields.string("mode")?.unwrap_or_default();
     if !MODES.contains(&mode) {
@@ -210,7 +206,7 @@ fn check_read_preference(preference: &Document) -> Result<(), CommandError> {
 }
 
 /// There is one version of the stable API, and everything here follows it.
-fn check_api(fields: &Fields<'_>, facts: &CommandFacts) -> Result<(), CommandError> {
+fn check_api(fields: &Fields<'_>, facts: &CommandFacts) -> Result<()> {
     match fields.string("apiVersion")? {
         Some("1") => {}
         Some(other) => {
@@ -265,7 +261,7 @@ pub(crate) enum ReadsAt {
 }
 
 /// The data that a command asks to read. Commands that cannot read another read the newest.
-pub(crate) fn reads_at(facts: &CommandFacts, command: &Command) -> Result<ReadsAt, CommandError> {
+pub(crate) fn reads_at(facts: &CommandFacts, command: &Command) -> Result<ReadsAt> {
     let snapshot = wanted_snapshot(command)?;
     if let Some(snapshot) = snapshot.filter(|_| facts.reads_snapshots) {
         return Ok(ReadsAt::Snapshot(snapshot.at));
@@ -288,7 +284,7 @@ pub(crate) fn reads_at(facts: &CommandFacts, command: &Command) -> Result<ReadsA
 }
 
 /// The snapshot that a command asks for, if it does.
-pub(crate) fn wanted_snapshot(command: &Command) -> Result<Option<WantedSnapshot>, CommandError> {
+pub(crate) fn wanted_snapshot(command: &Command) -> Result<Option<WantedSnapshot>> {
     let Some(concern) = command.read_concern()? else { return Ok(None) };
     let concern = Fields::new(concern, "readConcern");
     let at = match concern.raw("atClusterTime") {
@@ -307,7 +303,7 @@ pub(crate) fn wanted_snapshot(command: &Command) -> Result<Option<WantedSnapshot
 }
 
 /// Without a set there is one copy of the data, and every level but two reads it.
-fn check_read_concern(node: &Node, command: &Command) -> Result<(), CommandError> {
+fn check_read_concern(node: &Node, command: &Command) -> Result<()> {
     let Some(concern) = command.read_concern()? else { return Ok(()) };
     let fields = Fields::new(concern, "readConcern");
     if fields.has("afterClusterTime") && fields.has("atClusterTime") {

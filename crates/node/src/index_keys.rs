@@ -13,7 +13,7 @@ use quorate_query::value::PathComponent;
 use quorate_query::value::RawScan;
 use quorate_storage::key::{FieldOrder, append_raw_value};
 
-use crate::error::{CommandError, ErrorCode};
+use crate::error::{CommandError, ErrorCode, Result};
 
 /// The most keys that one document may have in one index.
 pub(crate) const MAX_KEYS_PER_DOCUMENT: usize = 100_000;
@@ -119,7 +119,7 @@ pub(crate) fn plain_key(
     document: &RawDocument,
     fields: &[IndexField],
     key: &mut Vec<u8>,
-) -> Result<Option<bool>, CommandError> {
+) -> Result<Option<bool>> {
     key.clear();
     append_plain_key(document, fields, key)
 }
@@ -129,7 +129,7 @@ fn append_plain_key(
     document: &RawDocument,
     fields: &[IndexField],
     key: &mut Vec<u8>,
-) -> Result<Option<bool>, CommandError> {
+) -> Result<Option<bool>> {
     let mut all_missing = true;
     for field in fields {
         let Slot::Found(value) = walk(document, &field.components, 0)? else { return Ok(None) };
@@ -150,7 +150,7 @@ pub(crate) fn append_id_key(
     document: &RawDocument,
     fields: &[IndexField],
     out: &mut Vec<u8>,
-) -> Result<(), CommandError> {
+) -> Result<()> {
     // Nearly every document begins with its `_id`, of one of these types.
     let usual = leading_id(document).and_then(|(kind, bytes)| match kind {
         ElementType::ObjectId => {
@@ -171,7 +171,7 @@ pub(crate) fn first_key(
     document: &RawDocument,
     fields: &[IndexField],
     key: &mut Vec<u8>,
-) -> Result<(), CommandError> {
+) -> Result<()> {
     key.clear();
     append_first_key(document, fields, key)
 }
@@ -181,7 +181,7 @@ fn append_first_key(
     document: &RawDocument,
     fields: &[IndexField],
     out: &mut Vec<u8>,
-) -> Result<(), CommandError> {
+) -> Result<()> {
     let start = out.len();
     if append_plain_key(document, fields, out)?.is_none() {
         let keys = document_keys(document, fields)?;
@@ -192,10 +192,7 @@ fn append_first_key(
 }
 
 /// Computes the keys of a document.
-pub(crate) fn document_keys(
-    document: &RawDocument,
-    fields: &[IndexField],
-) -> Result<DocumentKeys, CommandError> {
+pub(crate) fn document_keys(document: &RawDocument, fields: &[IndexField]) -> Result<DocumentKeys> {
     let mut key = Vec::with_capacity(32 * fields.len());
     if let Some(all_missing) = plain_key(document, fields, &mut key)? {
         return Ok(DocumentKeys { keys: KeySet::One(key), multikey: false, all_missing });
@@ -217,11 +214,7 @@ enum Slot<'a> {
     Array { array: &'a RawArray, rest: &'a [PathComponent], passed: usize },
 }
 
-fn expand(
-    mut slots: Vec<Slot<'_>>,
-    fields: &[IndexField],
-    keys: &mut DocumentKeys,
-) -> Result<(), CommandError> {
+fn expand(mut slots: Vec<Slot<'_>>, fields: &[IndexField], keys: &mut DocumentKeys) -> Result<()> {
     for slot in &mut slots {
         if let Slot::Pending { document, rest, passed } = *slot {
             *slot = walk(document, rest, passed)?;
@@ -270,7 +263,7 @@ fn walk<'a>(
     mut document: &'a RawDocument,
     mut rest: &'a [PathComponent],
     mut passed: usize,
-) -> Result<Slot<'a>, CommandError> {
+) -> Result<Slot<'a>> {
     loop {
         let Some((component, further)) = rest.split_first() else { return Ok(Slot::Found(None)) };
         let found = RawScan::find_raw(document, &component.name).map_err(|_| malformed())?;
@@ -304,7 +297,7 @@ fn walk<'a>(
 }
 
 /// Whether a document in the array has a field of this name.
-fn has_element_with(array: &RawArray, field: &PathComponent) -> Result<bool, CommandError> {
+fn has_element_with(array: &RawArray, field: &PathComponent) -> Result<bool> {
     for element in array {
         if let RawBsonRef::Document(document) = element.map_err(|_| malformed())?
             && RawScan::find_raw(document, &field.name).map_err(|_| malformed())?.is_some()
@@ -326,10 +319,7 @@ fn ambiguous(field: &PathComponent) -> CommandError {
 }
 
 /// The array that all stopped fields stopped at.
-fn common_array<'a>(
-    slots: &[Slot<'a>],
-    fields: &[IndexField],
-) -> Result<Option<&'a RawArray>, CommandError> {
+fn common_array<'a>(slots: &[Slot<'a>], fields: &[IndexField]) -> Result<Option<&'a RawArray>> {
     let mut common: Option<(&'a RawArray, &[PathComponent])> = None;
     for (slot, field) in slots.iter().zip(fields) {
         let Slot::Array { array, passed, .. } = *slot else { continue };
@@ -353,11 +343,7 @@ fn common_array<'a>(
     Ok(common.map(|(array, _)| array))
 }
 
-fn emit(
-    slots: &[Slot<'_>],
-    fields: &[IndexField],
-    keys: &mut DocumentKeys,
-) -> Result<(), CommandError> {
+fn emit(slots: &[Slot<'_>], fields: &[IndexField], keys: &mut DocumentKeys) -> Result<()> {
     let mut key = Vec::with_capacity(16 * fields.len());
     for (slot, field) in slots.iter().zip(fields) {
         let value = match slot {

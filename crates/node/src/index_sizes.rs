@@ -11,7 +11,7 @@ use quorate_protocol::Lock;
 
 use crate::catalog::{Catalog, Collection, Ident, Index};
 use crate::dispatch::Request;
-use crate::error::CommandError;
+use crate::error::Result;
 use crate::node::Node;
 use crate::writer::Totals;
 
@@ -75,7 +75,7 @@ pub(crate) fn index_size(
     collection: &Collection,
     index: &Index,
     totals: Totals,
-) -> Result<i64, CommandError> {
+) -> Result<i64> {
     let node = request.node;
     let changes = node.changes_of(collection.ident, request.context.now);
     let known = node.index_sizes().get(index.ident);
@@ -88,7 +88,7 @@ pub(crate) fn index_size(
     Ok(bytes as i64)
 }
 
-fn measure(request: &Request<'_>, node: &Node, index: &Index) -> Result<u64, CommandError> {
+fn measure(request: &Request<'_>, node: &Node, index: &Index) -> Result<u64> {
     let mut bytes = 0;
     let range = KeyRange::prefix(&index.ident.prefix());
     for (place, pair) in node.view().scan_index(range, Direction::Forward)?.enumerate() {

@@ -74,7 +74,7 @@ pub use context::{
 };
 pub use cursors::{CURSOR_TIMEOUT, MAX_OPEN_CURSORS};
 pub use default_concerns::DefaultConcerns;
-pub use error::{CommandError, ErrorCode};
+pub use error::{CommandError, ErrorCode, Result};
 pub use fail_points::{Injection, MachineFaults};
 pub use helpers::{Helpers, Job};
 pub use namespace::{

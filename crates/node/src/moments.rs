@@ -12,7 +12,7 @@ use std::time::Duration;
 use quorate_protocol::{MonotonicTime, Timestamp};
 
 use crate::catalog::{Catalog, Collection};
-use crate::error::{CommandError, ErrorCode};
+use crate::error::{CommandError, ErrorCode, Result};
 use crate::generic_arguments::ReadsAt;
 use crate::namespace::Namespace;
 use crate::node::Node;
@@ -89,11 +89,7 @@ fn cut_off() -> CommandError {
 impl Node {
     /// The data that a read sees, if it is to see one moment; none if it may look at the newest
     /// whenever it wants. Without a set there is one copy of the data, and every read sees it.
-    pub(crate) fn pin(
-        &self,
-        reads_at: ReadsAt,
-        now: MonotonicTime,
-    ) -> Result<Option<Arc<Moment>>, CommandError> {
+    pub(crate) fn pin(&self, reads_at: ReadsAt, now: MonotonicTime) -> Result<Option<Arc<Moment>>> {
         match (reads_at, self.replication()) {
             (ReadsAt::Newest, _) | (ReadsAt::NewestAfter(_) | ReadsAt::Majority(_), None) => {
                 Ok(None)

@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-use crate::error::{CommandError, ErrorCode};
+use crate::error::{CommandError, ErrorCode, Result};
 
 /// The longest name of a database.
 pub const MAX_DATABASE_NAME_LENGTH: usize = 63;
@@ -27,7 +27,7 @@ pub struct Namespace {
 
 impl Namespace {
     /// The namespace of these names, if both are allowed.
-    pub fn new(database: &str, collection: &str) -> Result<Self, CommandError> {
+    pub fn new(database: &str, collection: &str) -> Result<Self> {
         check_database_name(database)?;
         let namespace = Self { database: database.to_owned(), collection: collection.to_owned() };
         if collection.is_empty() {
@@ -47,7 +47,7 @@ impl Namespace {
     }
 
     /// Splits `database.collection` at the first dot.
-    pub fn parse(text: &str) -> Result<Self, CommandError> {
+    pub fn parse(text: &str) -> Result<Self> {
         match text.split_once('.') {
             Some((database, collection)) => Self::new(database, collection),
             None => Err(invalid(format!("Invalid namespace specified '{text}'"))),
@@ -82,7 +82,7 @@ impl fmt::Display for Namespace {
 }
 
 /// Refuses names that cannot be a database.
-pub fn check_database_name(name: &str) -> Result<(), CommandError> {
+pub fn check_database_name(name: &str) -> Result<()> {
     let forbidden = |byte: u8| {
         matches!(
             byte,

@@ -28,7 +28,7 @@ use crate::counters::Counters;
 use crate::cursors::Cursors;
 use crate::default_concerns::DefaultsCache;
 use crate::dispatch;
-use crate::error::CommandError;
+use crate::error::{CommandError, Result};
 use crate::fail_points::{FailPoints, Injection, MachineFaults};
 use crate::generator::Generator;
 use crate::index_sizes::IndexSizes;
@@ -139,11 +139,7 @@ impl Node {
     /// # Errors
     ///
     /// If the store cannot be read or its catalog is damaged.
-    pub fn open(
-        store: Arc<dyn Store>,
-        options: NodeOptions,
-        now: Now,
-    ) -> Result<Self, CommandError> {
+    pub fn open(store: Arc<dyn Store>, options: NodeOptions, now: Now) -> Result<Self> {
         let mut keyspaces = Keyspaces {
             catalog: store.create_keyspace("catalog")?,
             records: store.create_keyspace("records")?,
@@ -275,7 +271,7 @@ impl Node {
     /// # Errors
     ///
     /// If it is so far ahead of the clock that the client cannot be right.
-    pub fn advance_cluster_time(&self, seen: Timestamp, now: Now) -> Result<(), CommandError> {
+    pub fn advance_cluster_time(&self, seen: Timestamp, now: Now) -> Result<()> {
         let latest = now.wall.as_millis() / 1000 + MAX_CLOCK_DRIFT_SECS;
         if i64::from(seen.seconds) > latest {
             return Err(fail!(
@@ -351,7 +347,7 @@ impl Node {
     ///
     /// If there is no such command, the client's roles do not allow it, or it is a statement of a transaction
     /// and never a part of one.
-    pub fn authorize(&self, client: &Client, command: &Command) -> Result<(), CommandError> {
+    pub fn authorize(&self, client: &Client, command: &Command) -> Result<()> {
         let facts = dispatch::admit(self, client, command)?;
         transactions::check_part(facts, command)
     }
@@ -361,7 +357,7 @@ impl Node {
     /// # Errors
     ///
     /// If logins are asked for and the client's is not that of a member.
-    pub fn authorize_member(&self, client: &Client) -> Result<(), CommandError> {
+    pub fn authorize_member(&self, client: &Client) -> Result<()> {
         crate::users::check_member(self, client)
     }
 
@@ -415,7 +411,7 @@ impl Node {
     /// # Errors
     ///
     /// If the disk failed, now or earlier. The store takes no more writes then.
-    pub fn write_out(&self) -> Result<(), CommandError> {
+    pub fn write_out(&self) -> Result<()> {
         Ok(self.store.write_out()?)
     }
 
@@ -425,7 +421,7 @@ impl Node {
     /// # Errors
     ///
     /// If the disk failed, now or earlier. The store takes no more writes then.
-    pub fn write_out_through(&self, sequence: CommitSequence) -> Result<u64, CommandError> {
+    pub fn write_out_through(&self, sequence: CommitSequence) -> Result<u64> {
         Ok(self.store.write_out_through(sequence)?)
     }
 
@@ -434,7 +430,7 @@ impl Node {
     /// # Errors
     ///
     /// If the disk failed, now or earlier. The store takes no more writes then.
-    pub fn sync_through(&self, sequence: CommitSequence) -> Result<(), CommandError> {
+    pub fn sync_through(&self, sequence: CommitSequence) -> Result<()> {
         Ok(self.store.sync_through(sequence)?)
     }
 
@@ -454,7 +450,7 @@ impl Node {
     /// # Errors
     ///
     /// If the store fails.
-    pub fn maintain(&self, now: Now) -> Result<bool, CommandError> {
+    pub fn maintain(&self, now: Now) -> Result<bool> {
         self.cursors.lock().expire(now.monotonic);
         self.moments.lock().expire(now.monotonic);
         let ended = self.sessions.lock().expire(now.monotonic);
@@ -475,7 +471,7 @@ impl Node {
     /// # Errors
     ///
     /// If the store fails.
-    pub fn remove_expired(&self, now: Now) -> Result<u64, CommandError> {
+    pub fn remove_expired(&self, now: Now) -> Result<u64> {
         // On a member of a set that is the primary's to do.
         if self.replication().is_some_and(|known| known.writable_term().is_none()) {
             return Ok(0);
@@ -583,7 +579,7 @@ impl Node {
     }
 
     /// Compares all that the store holds with its checksums.
-    pub(crate) fn verify_store(&self) -> Result<Vec<Damage>, CommandError> {
+    pub(crate) fn verify_store(&self) -> Result<Vec<Damage>> {
         Ok(self.store.verify()?)
     }
 
@@ -618,7 +614,7 @@ impl Node {
         &self,
         time: Option<Timestamp>,
         now: MonotonicTime,
-    ) -> Result<Arc<Moment>, CommandError> {
+    ) -> Result<Arc<Moment>> {
         let kept = time.and_then(|time| self.moments.lock().at(time, now));
         if let Some(moment) = kept {
             return Ok(moment);
@@ -677,7 +673,7 @@ impl Node {
     }
 
     /// For holders of the write lock only.
-    pub(crate) fn commit(&self, batch: Batch) -> Result<CommitSequence, CommandError> {
+    pub(crate) fn commit(&self, batch: Batch) -> Result<CommitSequence> {
         let rows = ChangedRows::of(&batch, self.keyspaces.sessions);
         let sequence = self.store.commit(batch).map_err(|error| self.not_committed(error))?;
         self.known_rows().committed(rows);
@@ -688,17 +684,13 @@ impl Node {
     pub(crate) fn ingest_entries(
         &self,
         entries: &mut dyn Iterator<Item = (Bytes, Bytes)>,
-    ) -> Result<(), CommandError> {
+    ) -> Result<()> {
         let ingested = self.store.ingest(self.keyspaces().indexes, entries);
         ingested.map_err(|error| self.not_committed(error))
     }
 
     /// Gives back the room of keys that nothing reads or writes any more, as far as that is easy.
-    pub(crate) fn discard(
-        &self,
-        keyspace: KeyspaceId,
-        range: &KeyRange,
-    ) -> Result<(), CommandError> {
+    pub(crate) fn discard(&self, keyspace: KeyspaceId, range: &KeyRange) -> Result<()> {
         self.store.discard(keyspace, range).map_err(|error| self.not_committed(error))
     }
 
@@ -713,11 +705,7 @@ impl Node {
     }
 
     /// Commits a change of the catalog and shows it to readers at the same moment.
-    pub(crate) fn commit_catalog(
-        &self,
-        batch: Batch,
-        changed: Catalog,
-    ) -> Result<CommitSequence, CommandError> {
+    pub(crate) fn commit_catalog(&self, batch: Batch, changed: Catalog) -> Result<CommitSequence> {
         let mut catalog = self.catalog.write().unwrap_or_else(PoisonError::into_inner);
         let sequence = self.commit(batch)?;
         *catalog = Arc::new(changed);

@@ -13,7 +13,7 @@ use quorate_storage::key::{FieldOrder, KeyError, RecordId, append_value};
 use quorate_storage::{Direction, KeyRange};
 
 use crate::catalog::{Collection, Index};
-use crate::error::{CommandError, ErrorCode};
+use crate::error::{CommandError, ErrorCode, Result};
 use crate::fields::whole_number;
 use crate::index_keys::IndexField;
 
@@ -99,7 +99,7 @@ pub(crate) struct Question<'a> {
 }
 
 /// Chooses how to reach the documents.
-pub(crate) fn choose(question: &Question<'_>) -> Result<Plan, CommandError> {
+pub(crate) fn choose(question: &Question<'_>) -> Result<Plan> {
     if question.min.is_some() || question.max.is_some() {
         return within(question);
     }
@@ -117,7 +117,7 @@ pub(crate) fn choose(question: &Question<'_>) -> Result<Plan, CommandError> {
 }
 
 /// The keys of the hinted index from `min` up to, not including, `max`.
-fn within(question: &Question<'_>) -> Result<Plan, CommandError> {
+fn within(question: &Question<'_>) -> Result<Plan> {
     let hint = question.hint.ok_or_else(|| {
         CommandError::new(ErrorCode(51173), "a query with min or max must have a hint")
     })?;
@@ -153,7 +153,7 @@ fn within(question: &Question<'_>) -> Result<Plan, CommandError> {
     Ok(Plan { access: Access::Index(access), sorted: direction.is_some() })
 }
 
-fn best(question: &Question<'_>) -> Result<Plan, CommandError> {
+fn best(question: &Question<'_>) -> Result<Plan> {
     let mut best: Option<Candidate<'_>> = None;
     for index in question.collection.indexes.iter().filter(|index| !index.hidden) {
         let Some(candidate) = candidate(question, index, false) else { continue };
@@ -189,7 +189,7 @@ struct Candidate<'a> {
 }
 
 impl Candidate<'_> {
-    fn plan(self) -> Result<Plan, CommandError> {
+    fn plan(self) -> Result<Plan> {
         let mut keys = index_keys(self.index, &self.bounds)?;
         let direction = self.sorted.unwrap_or(Direction::Forward);
         if direction == Direction::Backward {
@@ -269,7 +269,7 @@ fn sort_direction(index: &Index, bounds: &[Option<Bounds>], sort: &Document) -> 
     direction
 }
 
-fn index_keys(index: &Index, bounds: &[Option<Bounds>]) -> Result<IndexKeys, CommandError> {
+fn index_keys(index: &Index, bounds: &[Option<Bounds>]) -> Result<IndexKeys> {
     let mut prefixes = vec![index.ident.prefix().to_vec()];
     let mut fixed = 0;
     for (field, bounds) in index.fields.iter().zip(bounds) {
@@ -314,7 +314,7 @@ fn interval_ranges(
     prefixes: &[Vec<u8>],
     order: FieldOrder,
     bounds: &Bounds,
-) -> Result<Vec<KeyRange>, CommandError> {
+) -> Result<Vec<KeyRange>> {
     let intervals = bounds.intervals();
     let mut ranges = Vec::new();
     for prefix in prefixes {
@@ -367,10 +367,7 @@ fn interval_range(
     Ok(KeyRange { start, end })
 }
 
-fn hinted_index<'a>(
-    collection: &'a Collection,
-    hint: &Bson,
-) -> Result<&'a Arc<Index>, CommandError> {
+fn hinted_index<'a>(collection: &'a Collection, hint: &Bson) -> Result<&'a Arc<Index>> {
     let found = match hint {
         Bson::String(name) => collection.index(name),
         Bson::Document(key) => collection.index_with_key(key)?,
@@ -402,7 +399,7 @@ pub(crate) fn same_key(left: &Document, right: &Document) -> bool {
 }
 
 /// The order of insertion, or against it.
-fn natural(order: &Document) -> Result<Plan, CommandError> {
+fn natural(order: &Document) -> Result<Plan> {
     let direction = match order.get("$natural").and_then(whole_number) {
         Some(1) => Direction::Forward,
         Some(-1) => Direction::Backward,

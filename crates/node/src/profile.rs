@@ -18,7 +18,7 @@ use quorate_protocol::Lock;
 
 use crate::catalog::Collection;
 use crate::context::{Client, Now};
-use crate::error::CommandError;
+use crate::error::Result;
 use crate::fields::to_raw;
 use crate::finder::Examined;
 use crate::namespace::{Namespace, PROFILE_COLLECTION};
@@ -135,7 +135,7 @@ impl Node {
         took: Duration,
         reply: &RawDocument,
         may_write: bool,
-    ) -> Result<bool, CommandError> {
+    ) -> Result<bool> {
         let operation = registered.operation();
         let database = operation.database();
         let state = self.profiler().lock();
@@ -174,12 +174,7 @@ impl Node {
         (self.next_seed() >> 11) as f64 / (1_u64 << 53) as f64
     }
 
-    fn write_profile(
-        &self,
-        database: &str,
-        document: &Document,
-        now: Now,
-    ) -> Result<(), CommandError> {
+    fn write_profile(&self, database: &str, document: &Document, now: Now) -> Result<()> {
         let document = to_raw(document)?;
         let mut writer = self.write(now);
         let mut collection = profile_collection(&mut writer, database)?;
@@ -187,15 +182,12 @@ impl Node {
     }
 
     /// Makes the collection before the first document comes, so that it can be tailed.
-    pub(crate) fn prepare_profile(&self, database: &str, now: Now) -> Result<(), CommandError> {
+    pub(crate) fn prepare_profile(&self, database: &str, now: Now) -> Result<()> {
         profile_collection(&mut self.write(now), database).map(drop)
     }
 }
 
-fn profile_collection(
-    writer: &mut Writer<'_>,
-    database: &str,
-) -> Result<Arc<Collection>, CommandError> {
+fn profile_collection(writer: &mut Writer<'_>, database: &str) -> Result<Arc<Collection>> {
     let namespace = Namespace::new(database, PROFILE_COLLECTION)?;
     match writer.collection(&namespace) {
         Some(collection) => Ok(collection),

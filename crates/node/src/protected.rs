@@ -8,7 +8,7 @@
 use crate::command_table::CommandFacts;
 use crate::context::Command;
 use crate::default_concerns::is_settings_collection;
-use crate::error::CommandError;
+use crate::error::Result;
 use crate::node::Node;
 use crate::touched::{Asked, is_users};
 
@@ -36,11 +36,7 @@ fn reason(database: &str, collection: &str, in_a_set: bool) -> Option<&'static s
 }
 
 /// Refuses a command that would change a protected collection.
-pub(crate) fn check(
-    node: &Node,
-    facts: &CommandFacts,
-    command: &Command,
-) -> Result<(), CommandError> {
+pub(crate) fn check(node: &Node, facts: &CommandFacts, command: &Command) -> Result<()> {
     let in_a_set = node.oplog().is_some();
     let asked = Asked { facts, body: &command.body, database: command.database() };
     (facts.touching)(asked, &mut |touch| {

@@ -5,7 +5,7 @@
 use bson::{RawDocument, RawDocumentBuf};
 use quorate_wire::append_item_name;
 
-use crate::error::CommandError;
+use crate::error::Result;
 
 /// The element types of BSON that such documents are made of.
 pub(crate) mod element {
@@ -24,7 +24,7 @@ const MORE_FIELDS: usize = 64;
 pub(crate) fn document_with_array<'d>(
     name: &[u8],
     documents: impl Iterator<Item = &'d RawDocument> + Clone,
-) -> Result<RawDocumentBuf, CommandError> {
+) -> Result<RawDocumentBuf> {
     let size: usize = documents.clone().map(|document| document.as_bytes().len() + 8).sum();
     let mut bytes = Vec::with_capacity(size + name.len() + MORE_FIELDS);
     bytes.extend([0; 4]);

@@ -25,7 +25,7 @@ use quorate_storage::{Direction, ScanWalk, Walk};
 use quorate_protocol::Lock;
 
 use crate::catalog::Ident;
-use crate::error::{CommandError, ErrorCode};
+use crate::error::{CommandError, ErrorCode, Result};
 use crate::finder::InterruptSlot;
 use crate::helpers::Helpers;
 use crate::records::{LentDocument, View};
@@ -63,11 +63,7 @@ pub(crate) trait Examiner: Send + Sync + 'static {
     type Item: Send + 'static;
 
     /// Looks at a document; none if it is not wanted.
-    fn examine(
-        &self,
-        record: RecordId,
-        document: LentDocument<'_>,
-    ) -> Result<Option<Self::Item>, CommandError>;
+    fn examine(&self, record: RecordId, document: LentDocument<'_>) -> Result<Option<Self::Item>>;
 }
 
 /// Which records are read.
@@ -114,11 +110,7 @@ pub(crate) struct Pace {
 
 impl Pace {
     /// Counts a document for the thread that runs the command.
-    pub(crate) fn step(
-        &mut self,
-        bytes: usize,
-        interrupt: &InterruptSlot,
-    ) -> Result<(), CommandError> {
+    pub(crate) fn step(&mut self, bytes: usize, interrupt: &InterruptSlot) -> Result<()> {
         interrupt.count_documents(1);
         if self.is_over(bytes) {
             interrupt.check()?;
@@ -142,11 +134,7 @@ impl Pace {
 }
 
 impl<E: Examiner> RecordScan<E> {
-    pub(crate) fn new(
-        records: Records,
-        examiner: E,
-        interrupt: InterruptSlot,
-    ) -> Result<Self, CommandError> {
+    pub(crate) fn new(records: Records, examiner: E, interrupt: InterruptSlot) -> Result<Self> {
         let Records { view, collection, after, direction } = records;
         let walk = match (after, direction) {
             (Some(record), _) => {
@@ -172,7 +160,7 @@ impl<E: Examiner> RecordScan<E> {
         })
     }
 
-    pub(crate) fn next(&mut self) -> Result<Option<E::Item>, CommandError> {
+    pub(crate) fn next(&mut self) -> Result<Option<E::Item>> {
         loop {
             if let Some(item) = self.items.next() {
                 return Ok(Some(item));
@@ -195,7 +183,7 @@ impl<E: Examiner> RecordScan<E> {
     }
 
     /// The next item of what this thread reads itself.
-    fn read_here(&mut self) -> Result<Option<E::Item>, CommandError> {
+    fn read_here(&mut self) -> Result<Option<E::Item>> {
         while let Some(walk) = &mut self.walk {
             let Some((key, value)) = walk.next()? else {
                 self.walk = None;
@@ -216,7 +204,7 @@ impl<E: Examiner> RecordScan<E> {
     }
 
     /// Divides what comes after the last record, if the host has helpers and there is enough left.
-    fn divide(&mut self) -> Result<(), CommandError> {
+    fn divide(&mut self) -> Result<()> {
         let Some(helpers) = self.source.interrupt.helpers() else { return Ok(()) };
         let Some(last) = self.source.view.last_record(self.source.collection)? else {
             return Ok(());
@@ -249,7 +237,7 @@ impl<E: Examiner> RecordScan<E> {
     }
 
     /// Takes the next part over. False after the last one.
-    fn begin_part(&mut self) -> Result<bool, CommandError> {
+    fn begin_part(&mut self) -> Result<bool> {
         let Some(parts) = &self.parts else { return Ok(false) };
         self.source.interrupt.check()?;
         let Some(part) = parts.0.next_part() else { return Ok(false) };
@@ -419,7 +407,7 @@ impl<E: Examiner> Shared<E> {
         }
     }
 
-    fn walk(&self, first: u64, last: u64) -> Result<Box<dyn Walk>, CommandError> {
+    fn walk(&self, first: u64, last: u64) -> Result<Box<dyn Walk>> {
         let range = (Bound::Included(RecordId(first)), Bound::Included(RecordId(last)));
         self.source.view.walk_records(self.source.collection, range)
     }
@@ -433,12 +421,7 @@ impl<E: Examiner> Shared<E> {
         part
     }
 
-    fn read_into(
-        &self,
-        part: &mut Part<E::Item>,
-        first: u64,
-        last: u64,
-    ) -> Result<(), CommandError> {
+    fn read_into(&self, part: &mut Part<E::Item>, first: u64, last: u64) -> Result<()> {
         let mut walk = self.walk(first, last)?;
         let mut pace = Pace::default();
         while let Some((key, value)) = walk.next()? {
@@ -522,7 +505,7 @@ impl<E: Examiner> Drop for Claim<'_, E> {
     }
 }
 
-pub(crate) fn record_of_key(key: &[u8]) -> Result<RecordId, CommandError> {
+pub(crate) fn record_of_key(key: &[u8]) -> Result<RecordId> {
     RecordId::from_suffix(key).ok_or_else(|| {
         CommandError::new(ErrorCode::INTERNAL_ERROR, "a record key is damaged; run validate")
     })

@@ -21,7 +21,7 @@ use quorate_storage::key::RecordId;
 use quorate_storage::{Bytes, Direction, KeyRange, KeyspaceId, Scan, Snapshot, Value, Walk};
 
 use crate::catalog::{Collection, Ident, Index};
-use crate::error::{CommandError, ErrorCode};
+use crate::error::{CommandError, ErrorCode, Result};
 use crate::index_keys::{append_id_key, first_key};
 use crate::places::Places;
 
@@ -84,11 +84,7 @@ pub(crate) fn append_index_entry(out: &mut Vec<u8>, index: &Index, key: &[u8], r
 }
 
 /// The record that an index entry names.
-pub(crate) fn record_of_entry(
-    index: &Index,
-    key: &[u8],
-    value: &[u8],
-) -> Result<RecordId, CommandError> {
+pub(crate) fn record_of_entry(index: &Index, key: &[u8], value: &[u8]) -> Result<RecordId> {
     let bytes = if index.unique { value } else { key };
     RecordId::from_suffix(bytes).ok_or_else(damaged)
 }
@@ -107,18 +103,14 @@ impl View {
         &self,
         collection: &Collection,
         record: RecordId,
-    ) -> Result<Option<DocumentBytes>, CommandError> {
+    ) -> Result<Option<DocumentBytes>> {
         let key = self.keyspaces.key_of(collection.ident, record);
         let keyspace = self.keyspaces.keyspace_of(collection.ident);
         let stored = self.snapshot.get(keyspace, &key)?;
         stored.map(DocumentBytes::stored).transpose()
     }
 
-    pub(crate) fn scan_records(
-        &self,
-        ident: Ident,
-        direction: Direction,
-    ) -> Result<Scan, CommandError> {
+    pub(crate) fn scan_records(&self, ident: Ident, direction: Direction) -> Result<Scan> {
         let (keyspace, range) = self.keyspaces.records_of(ident);
         Ok(self.snapshot.scan(keyspace, range, direction)?)
     }
@@ -129,7 +121,7 @@ impl View {
         ident: Ident,
         record: RecordId,
         direction: Direction,
-    ) -> Result<Scan, CommandError> {
+    ) -> Result<Scan> {
         let (keyspace, whole) = self.keyspaces.records_of(ident);
         let from = Bound::Included(self.keyspaces.key_of(ident, record).to_vec());
         let range = match direction {
@@ -144,7 +136,7 @@ impl View {
         &self,
         ident: Ident,
         (start, end): (Bound<RecordId>, Bound<RecordId>),
-    ) -> Result<Box<dyn Walk>, CommandError> {
+    ) -> Result<Box<dyn Walk>> {
         let (keyspace, whole) = self.keyspaces.records_of(ident);
         let key = |bound: Bound<RecordId>, of_all| match bound {
             Bound::Unbounded => of_all,
@@ -155,7 +147,7 @@ impl View {
     }
 
     /// The last record of a collection.
-    pub(crate) fn last_record(&self, ident: Ident) -> Result<Option<RecordId>, CommandError> {
+    pub(crate) fn last_record(&self, ident: Ident) -> Result<Option<RecordId>> {
         let last = self.scan_records(ident, Direction::Backward)?.next().transpose()?;
         Ok(last.and_then(|(key, _)| RecordId::from_suffix(&key)))
     }
@@ -170,17 +162,13 @@ impl View {
         &self,
         (start, end): (Bound<RecordId>, Bound<RecordId>),
         direction: Direction,
-    ) -> Result<Scan, CommandError> {
+    ) -> Result<Scan> {
         let key = |bound: Bound<RecordId>| bound.map(|record| record.to_bytes().to_vec());
         let range = KeyRange { start: key(start), end: key(end) };
         Ok(self.snapshot.scan(self.keyspaces.oplog, range, direction)?)
     }
 
-    pub(crate) fn scan_index(
-        &self,
-        range: KeyRange,
-        direction: Direction,
-    ) -> Result<Scan, CommandError> {
+    pub(crate) fn scan_index(&self, range: KeyRange, direction: Direction) -> Result<Scan> {
         Ok(self.snapshot.scan(self.keyspaces.indexes, range, direction)?)
     }
 
@@ -189,7 +177,7 @@ impl View {
         &self,
         collection: &Collection,
         document: &RawDocument,
-    ) -> Result<Option<(RecordId, DocumentBytes)>, CommandError> {
+    ) -> Result<Option<(RecordId, DocumentBytes)>> {
         let Some(index) = collection.id_index() else {
             return Ok(None);
         };
@@ -212,7 +200,7 @@ impl View {
         index: &Index,
         entry: &[u8],
         like: Option<&RawDocument>,
-    ) -> Result<Option<(RecordId, Option<DocumentBytes>)>, CommandError> {
+    ) -> Result<Option<(RecordId, Option<DocumentBytes>)>> {
         if let Some((record, found)) = self.guessed(collection, index, entry, like)? {
             return Ok(Some((record, Some(found))));
         }
@@ -228,7 +216,7 @@ impl View {
         index: &Index,
         entry: &[u8],
         like: Option<&RawDocument>,
-    ) -> Result<Option<(RecordId, DocumentBytes)>, CommandError> {
+    ) -> Result<Option<(RecordId, DocumentBytes)>> {
         let Some(record) = self.places.guess(entry) else { return Ok(None) };
         let Some(document) = self.record(collection, record)? else { return Ok(None) };
         if like.is_some_and(|like| begins_like(&document, like)) {
@@ -241,7 +229,7 @@ impl View {
     }
 
     /// The record under a whole key of a unique index, the ident included.
-    pub(crate) fn unique_entry(&self, entry: &[u8]) -> Result<Option<RecordId>, CommandError> {
+    pub(crate) fn unique_entry(&self, entry: &[u8]) -> Result<Option<RecordId>> {
         match self.snapshot.get(self.keyspaces.indexes, entry)? {
             Some(value) => RecordId::from_suffix(&value).map(Some).ok_or_else(damaged),
             None => Ok(None),
@@ -278,7 +266,7 @@ pub(crate) const EMPTY_DOCUMENT: [u8; 5] = [5, 0, 0, 0, 0];
 
 impl DocumentBytes {
     /// A document that was read from the store.
-    pub(crate) fn stored(bytes: Bytes) -> Result<Self, CommandError> {
+    pub(crate) fn stored(bytes: Bytes) -> Result<Self> {
         match RawDocument::from_bytes(&bytes) {
             Ok(_) => Ok(Self(Holder::Stored(bytes))),
             Err(_) => Err(damaged()),
@@ -294,7 +282,7 @@ pub(crate) struct LentDocument<'w> {
 }
 
 impl<'w> LentDocument<'w> {
-    pub(crate) fn new(value: Value<'w>) -> Result<Self, CommandError> {
+    pub(crate) fn new(value: Value<'w>) -> Result<Self> {
         let document = RawDocument::from_bytes(value.bytes()).map_err(|_| damaged())?;
         Ok(Self { document, value })
     }
@@ -348,7 +336,7 @@ impl Deref for DocumentBytes {
     }
 }
 
-pub(crate) fn parse_record(bytes: &Bytes) -> Result<RawDocumentBuf, CommandError> {
+pub(crate) fn parse_record(bytes: &Bytes) -> Result<RawDocumentBuf> {
     RawDocumentBuf::from_bytes(bytes.to_vec()).map_err(|_| damaged())
 }
 

@@ -12,12 +12,12 @@ use bson::{Bson, Document, RawArray, RawBson, RawBsonRef, RawDocument, RawDocume
 use quorate_query::diff::{OplogUpdate, ToldAs, apply_oplog_update, oplog_update};
 use quorate_query::value::{has_numbered_arrays, measure};
 
-use crate::error::CommandError;
+use crate::error::Result;
 use crate::fields::to_raw;
 use crate::structure::malformed;
 
 /// Reads a document; of several fields of one name the first.
-pub(crate) fn parse(bytes: &RawDocument) -> Result<Document, CommandError> {
+pub(crate) fn parse(bytes: &RawDocument) -> Result<Document> {
     let parsed = Document::try_from(bytes)?;
     if holds_all(&parsed, bytes) {
         return Ok(parsed);
@@ -32,7 +32,7 @@ pub(crate) fn parse(bytes: &RawDocument) -> Result<Document, CommandError> {
     Ok(firsts)
 }
 
-fn parse_value(value: RawBsonRef<'_>) -> Result<Bson, CommandError> {
+fn parse_value(value: RawBsonRef<'_>) -> Result<Bson> {
     match value {
         RawBsonRef::Document(document) => parse(document).map(Bson::Document),
         RawBsonRef::Array(items) => {
@@ -50,7 +50,7 @@ pub(crate) fn rewrite(
     old: &RawDocument,
     (before, after): (&Document, &Document),
     told_as: &ToldAs,
-) -> Result<RawDocumentBuf, CommandError> {
+) -> Result<RawDocumentBuf> {
     if holds_all(before, old) {
         return to_raw(after);
     }
@@ -61,10 +61,7 @@ pub(crate) fn rewrite(
 }
 
 /// The bytes of a document after the change that the field `o` of an entry tells.
-pub(crate) fn apply_change(
-    old: &RawDocument,
-    change: &Document,
-) -> Result<RawDocumentBuf, CommandError> {
+pub(crate) fn apply_change(old: &RawDocument, change: &Document) -> Result<RawDocumentBuf> {
     let before = parse(old)?;
     let after = apply_oplog_update(&before, change)?;
     match change.get_document("diff") {
@@ -78,7 +75,7 @@ fn holds_all(parsed: &Document, bytes: &RawDocument) -> bool {
     measure(parsed).bytes == bytes.as_bytes().len() && has_numbered_arrays(bytes)
 }
 
-fn changed_document(old: &RawDocument, diff: &Document) -> Result<RawDocumentBuf, CommandError> {
+fn changed_document(old: &RawDocument, diff: &Document) -> Result<RawDocumentBuf> {
     let none = Document::new();
     let section = |name: &str| diff.get_document(name).unwrap_or(&none);
     let (deleted, updated, inserted) = (section("d"), section("u"), section("i"));
@@ -111,7 +108,7 @@ fn changed_document(old: &RawDocument, diff: &Document) -> Result<RawDocumentBuf
     Ok(new)
 }
 
-fn changed_value(old: RawBsonRef<'_>, diff: &Document) -> Result<RawBson, CommandError> {
+fn changed_value(old: RawBsonRef<'_>, diff: &Document) -> Result<RawBson> {
     let is_array_diff = diff.contains_key("a");
     match old {
         RawBsonRef::Document(old) if !is_array_diff => {
@@ -122,7 +119,7 @@ fn changed_value(old: RawBsonRef<'_>, diff: &Document) -> Result<RawBson, Comman
     }
 }
 
-fn changed_array(old: &RawArray, diff: &Document) -> Result<RawArrayBuf, CommandError> {
+fn changed_array(old: &RawArray, diff: &Document) -> Result<RawArrayBuf> {
     let items: Vec<RawBsonRef<'_>> =
         old.into_iter().collect::<Result<_, _>>().map_err(|_| malformed())?;
     let kept = diff.get_i32("l").map_or(items.len(), |length| length.max(0) as usize);
@@ -141,7 +138,7 @@ fn changed_array(old: &RawArray, diff: &Document) -> Result<RawArrayBuf, Command
     Ok(new)
 }
 
-fn raw(value: &Bson) -> Result<RawBson, CommandError> {
+fn raw(value: &Bson) -> Result<RawBson> {
     Ok(RawBson::try_from(value.clone())?)
 }
 

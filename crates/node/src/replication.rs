@@ -45,7 +45,7 @@ use self::standing::Log;
 use self::trim::Trimmed;
 use crate::catalog::Ident;
 use crate::context::{Client, Interrupt, Interruption, Now};
-use crate::error::{CommandError, ErrorCode};
+use crate::error::{CommandError, ErrorCode, Result};
 use crate::hello_replies::{HelloReplies, Told};
 use crate::moments::Moment;
 use crate::node::Node;
@@ -296,10 +296,7 @@ impl Node {
     /// # Errors
     ///
     /// If the store fails or what it holds is damaged.
-    pub fn join_replica_set(
-        &self,
-        now: Now,
-    ) -> Result<quorate_replication::Recovered, CommandError> {
+    pub fn join_replica_set(&self, now: Now) -> Result<quorate_replication::Recovered> {
         let keyspace = self.store().create_keyspace("replication")?;
         let oplog = self.oplog().ok_or_else(|| {
             CommandError::new(
@@ -407,7 +404,7 @@ impl Node {
     /// # Errors
     ///
     /// If the disk fails.
-    pub fn sync_log(&self) -> Result<LogPositions, CommandError> {
+    pub fn sync_log(&self) -> Result<LogPositions> {
         let (committed, _) = self.durability();
         self.sync_through(committed)?;
         Ok(self.replication().map(|known| known.synced(committed)).unwrap_or_default())
@@ -419,7 +416,7 @@ impl Node {
     /// # Errors
     ///
     /// If this member takes no writes, or the store fails.
-    pub fn append_proof(&self, now: Now) -> Result<OpTimeAndWallTime, CommandError> {
+    pub fn append_proof(&self, now: Now) -> Result<OpTimeAndWallTime> {
         let mut writer = self.write(now);
         writer.log_noop("linearizable read")?;
         Ok(self.log_positions().written)
@@ -435,7 +432,7 @@ impl Node {
         reason: NoopReason,
         term: Term,
         now: Now,
-    ) -> Result<OpTimeAndWallTime, CommandError> {
+    ) -> Result<OpTimeAndWallTime> {
         let message = match reason {
             NoopReason::NewPrimary => "new primary",
             NoopReason::Periodic => "periodic noop",

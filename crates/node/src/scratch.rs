@@ -6,7 +6,7 @@
 use std::fmt::Debug;
 use std::io::{self, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
 
-use crate::error::{CommandError, ErrorCode};
+use crate::error::{CommandError, ErrorCode, Result};
 
 /// Records longer than this are damage: a document and what a sort adds to it.
 const MAX_RECORD: usize = 64 * 1024 * 1024;
@@ -34,9 +34,9 @@ impl Run {
     /// long to give its room back.
     pub(crate) fn keep(
         scratch: &dyn Scratch,
-        mut records: impl Iterator<Item = Result<Vec<u8>, CommandError>>,
+        mut records: impl Iterator<Item = Result<Vec<u8>>>,
         leave: impl FnOnce(Box<dyn ScratchFile>),
-    ) -> Result<Self, CommandError> {
+    ) -> Result<Self> {
         let mut writer = BufWriter::new(scratch.create().map_err(failed)?);
         let written = records.try_for_each(|record| write(&mut writer, &record?).map_err(failed));
         if let Err(error) = written {
@@ -65,7 +65,7 @@ impl Run {
 }
 
 impl Iterator for Run {
-    type Item = Result<Vec<u8>, CommandError>;
+    type Item = Result<Vec<u8>>;
 
     fn next(&mut self) -> Option<Self::Item> {
         self.read().map_err(failed).transpose()

@@ -8,7 +8,7 @@ use quorate_protocol::bson_length::value_length;
 use quorate_query::matcher::{MatchDetails, Matcher};
 
 use crate::catalog::Collection;
-use crate::error::CommandError;
+use crate::error::Result;
 use crate::finder::{Finder, Found, InterruptSlot, Matching};
 use crate::index_keys::leading_id;
 use crate::plan::{self, Access, Plan, Question};
@@ -16,7 +16,7 @@ use crate::records::View;
 use crate::sort::{self, Bar, Room, SortOrder};
 
 /// Matching documents, one after the other.
-pub(crate) type FoundStream = Box<dyn Iterator<Item = Result<Found, CommandError>> + Send>;
+pub(crate) type FoundStream = Box<dyn Iterator<Item = Result<Found>> + Send>;
 
 /// Which documents of a collection are wanted, and in which order.
 #[derive(Clone)]
@@ -60,7 +60,7 @@ impl Selection {
         }
     }
 
-    pub(crate) fn plan(&self) -> Result<Plan, CommandError> {
+    pub(crate) fn plan(&self) -> Result<Plan> {
         plan::choose(&Question {
             collection: &self.collection,
             matcher: &self.matcher,
@@ -72,7 +72,7 @@ impl Selection {
     }
 
     /// The order that must be made in memory if the plan does not give it.
-    pub(crate) fn sort_order(&self) -> Result<Option<SortOrder>, CommandError> {
+    pub(crate) fn sort_order(&self) -> Result<Option<SortOrder>> {
         match &self.sort {
             Some(sort) if !sort.is_empty() && !sort.contains_key("$natural") => {
                 SortOrder::parse(sort).map(Some)
@@ -82,7 +82,7 @@ impl Selection {
     }
 
     /// Finds what is selected, but for documents that cannot pass the bar.
-    pub(crate) fn finder(self, plan: Plan, bar: Option<Arc<Bar>>) -> Result<Finder, CommandError> {
+    pub(crate) fn finder(self, plan: Plan, bar: Option<Arc<Bar>>) -> Result<Finder> {
         if let Access::Index(access) = &plan.access {
             access.index.count_use();
         }
@@ -91,13 +91,13 @@ impl Selection {
     }
 
     /// Runs the query.
-    pub(crate) fn run(self) -> Result<FoundStream, CommandError> {
+    pub(crate) fn run(self) -> Result<FoundStream> {
         let plan = self.plan()?;
         self.run_plan(plan)
     }
 
     /// Runs the query in a way that was chosen before.
-    pub(crate) fn run_plan(self, plan: Plan) -> Result<FoundStream, CommandError> {
+    pub(crate) fn run_plan(self, plan: Plan) -> Result<FoundStream> {
         let order = self.sort_order()?.filter(|_| !plan.sorted);
         let skip = usize::try_from(self.skip).unwrap_or(usize::MAX);
         let limit = self.limit.map(|limit| usize::try_from(limit).unwrap_or(usize::MAX));
@@ -141,7 +141,7 @@ pub(crate) fn look_up(
     view: &View,
     id: &RawDocument,
     interrupt: &InterruptSlot,
-) -> Result<Option<Found>, CommandError> {
+) -> Result<Option<Found>> {
     if let Some(index) = collection.id_index() {
         index.count_use();
     }
@@ -153,9 +153,9 @@ pub(crate) fn look_up(
 
 /// What is found after the first so many. An error is not skipped.
 fn after<T>(
-    found: impl Iterator<Item = Result<T, CommandError>>,
+    found: impl Iterator<Item = Result<T>>,
     mut skip: usize,
-) -> impl Iterator<Item = Result<T, CommandError>> {
+) -> impl Iterator<Item = Result<T>> {
     found.filter(move |item| {
         let is_wanted = item.is_err() || skip == 0;
         skip = skip.saturating_sub(1);

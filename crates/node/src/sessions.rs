@@ -11,7 +11,7 @@ use bson::{Binary, Bson, Document, RawBsonRef, RawDocument, RawDocumentBuf, spec
 use quorate_protocol::MonotonicTime;
 
 use crate::body::CommandBody;
-use crate::error::{CommandError, ErrorCode};
+use crate::error::{CommandError, ErrorCode, Result};
 use crate::fields::check_known;
 use crate::users::LoggedIn;
 
@@ -43,7 +43,7 @@ impl SessionId {
     }
 
     /// Reads the `lsid` of a command.
-    pub(crate) fn from_command(body: &CommandBody) -> Result<Option<Self>, CommandError> {
+    pub(crate) fn from_command(body: &CommandBody) -> Result<Option<Self>> {
         // Nearly every command has one: it is read where it is.
         let lsid = body.get_raw_document("lsid");
         let lsid = lsid.filter(|lsid| lsid.as_bytes().len() == LSID_BYTES);
@@ -68,7 +68,7 @@ impl SessionId {
     }
 
     /// Reads the `lsid` of an entry of the oplog.
-    pub(crate) fn from_entry(lsid: &RawDocument) -> Result<Self, CommandError> {
+    pub(crate) fn from_entry(lsid: &RawDocument) -> Result<Self> {
         match Self::from_raw(lsid) {
             Some(session) => Ok(session),
             None => Self::from_lsid(&Document::try_from(lsid)?),
@@ -76,7 +76,7 @@ impl SessionId {
     }
 
     /// Reads `{id: <UUID>}`.
-    pub(crate) fn from_lsid(lsid: &Document) -> Result<Self, CommandError> {
+    pub(crate) fn from_lsid(lsid: &Document) -> Result<Self> {
         check_known(lsid.keys(), "lsid", &LSID_FIELDS)?;
         match lsid.get("id") {
             Some(Bson::Binary(id)) => {
@@ -138,7 +138,7 @@ impl Sessions {
         session: SessionId,
         owner: Option<LoggedIn>,
         now: MonotonicTime,
-    ) -> Result<(), CommandError> {
+    ) -> Result<()> {
         if let Some(known) = self.alive.get_mut(&session) {
             if known.owner != owner {
                 return Err(CommandError::new(

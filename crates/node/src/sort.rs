@@ -16,7 +16,7 @@ use quorate_storage::key::FieldOrder;
 
 use quorate_protocol::Lock;
 
-use crate::error::{CommandError, ErrorCode};
+use crate::error::{CommandError, ErrorCode, Result};
 use crate::fields::whole_number;
 use crate::finder::InterruptSlot;
 use crate::index_keys::{IndexField, first_key};
@@ -33,7 +33,7 @@ pub(crate) struct SortOrder {
 }
 
 impl SortOrder {
-    pub(crate) fn parse(specification: &Document) -> Result<Self, CommandError> {
+    pub(crate) fn parse(specification: &Document) -> Result<Self> {
         if specification.len() > MAX_SORT_FIELDS {
             return Err(fail!(BAD_VALUE, "a sort has at most {MAX_SORT_FIELDS} fields"));
         }
@@ -64,7 +64,7 @@ impl SortOrder {
     }
 
     /// Puts the key of a document in place of what was in `key`.
-    fn key(&self, document: &RawDocument, key: &mut Vec<u8>) -> Result<(), CommandError> {
+    fn key(&self, document: &RawDocument, key: &mut Vec<u8>) -> Result<()> {
         first_key(document, &self.fields, key).map_err(|mut error| {
             if error.code == ErrorCode::CANNOT_INDEX_PARALLEL_ARRAYS {
                 error.code = ErrorCode::BAD_VALUE;
@@ -98,7 +98,7 @@ impl Bar {
     }
 
     /// Whether a document that was not taken in yet may be among the first.
-    pub(crate) fn may_pass(&self, document: &RawDocument) -> Result<bool, CommandError> {
+    pub(crate) fn may_pass(&self, document: &RawDocument) -> Result<bool> {
         let first_bytes = self.first_bytes.load(Ordering::Relaxed);
         if first_bytes == u64::MAX {
             return Ok(true);
@@ -222,7 +222,7 @@ impl Room {
 
 impl<T: Sortable> SortRoom<Sorted<T>> for Room {
     type Error = CommandError;
-    type Run = Box<dyn Iterator<Item = Result<Sorted<T>, CommandError>> + Send>;
+    type Run = Box<dyn Iterator<Item = Result<Sorted<T>>> + Send>;
 
     const NAME: &'static str = "Sort";
 
@@ -234,7 +234,7 @@ impl<T: Sortable> SortRoom<Sorted<T>> for Room {
         self.scratch.is_some()
     }
 
-    fn set_aside(&self, values: Vec<Sorted<T>>, meter: &Meter) -> Result<Self::Run, CommandError> {
+    fn set_aside(&self, values: Vec<Sorted<T>>, meter: &Meter) -> Result<Self::Run> {
         let scratch = self.scratch.as_ref().ok_or_else(damaged)?;
         let values = Kept::new(values, meter);
         let records = values.iter().map(|sorted| {
@@ -258,10 +258,10 @@ impl<T: Sortable> SortRoom<Sorted<T>> for Room {
 /// fit into memory is put aside in sorted runs, which are merged as they are read.
 pub(crate) fn sort<T: Sortable>(
     bar: &Bar,
-    values: impl Iterator<Item = Result<T, CommandError>>,
+    values: impl Iterator<Item = Result<T>>,
     limit: Option<usize>,
     room: &Room,
-) -> Result<Box<dyn Iterator<Item = Result<T, CommandError>> + Send>, CommandError> {
+) -> Result<Box<dyn Iterator<Item = Result<T>> + Send>> {
     let mut sorter = Sorter::new(room.clone(), limit.unwrap_or(usize::MAX), &room.meter);
     let mut key = Vec::new();
     let taken = values.enumerate().try_for_each(|(place, value)| {
@@ -324,7 +324,7 @@ mod tests {
         documents: &[Document],
         limit: Option<usize>,
         room: &Room,
-    ) -> Result<Vec<i32>, CommandError> {
+    ) -> Result<Vec<i32>> {
         let order = SortOrder::parse(specification).unwrap();
         let raw = documents.iter().map(|document| Ok(RawDocumentBuf::try_from(document).unwrap()));
         let sorted = sort(&Bar::new(order), raw, limit, room)?;

@@ -10,7 +10,7 @@ use bson::{Bson, RawDocument};
 use quorate_protocol::bson_length::{length_prefix, value_length};
 use quorate_query::value::MAX_NESTING;
 
-use crate::error::{CommandError, ErrorCode};
+use crate::error::{CommandError, ErrorCode, Result};
 
 /// The error for bytes that are no document.
 pub(crate) fn malformed() -> CommandError {
@@ -34,7 +34,7 @@ impl Depth {
     /// Of the values of a command.
     pub(crate) const COMMAND: Self = Self { at: 1, limit: MAX_NESTING + COMMAND_WRAPPING };
 
-    fn check(self) -> Result<(), CommandError> {
+    fn check(self) -> Result<()> {
         if self.at <= self.limit {
             return Ok(());
         }
@@ -58,7 +58,7 @@ pub(crate) struct Elements<'a> {
 
 impl<'a> Elements<'a> {
     /// Fails if the bytes are not as long as they say.
-    pub(crate) fn new(bytes: &'a [u8]) -> Result<Self, CommandError> {
+    pub(crate) fn new(bytes: &'a [u8]) -> Result<Self> {
         let elements = Self { bytes, at: 4 };
         match elements.announced(0)? == bytes.len() && bytes.len() > 4 {
             true => Ok(elements),
@@ -67,7 +67,7 @@ impl<'a> Elements<'a> {
     }
 
     /// The next element; none at the end. Its value is there, and not checked.
-    pub(crate) fn next(&mut self) -> Result<Option<Element>, CommandError> {
+    pub(crate) fn next(&mut self) -> Result<Option<Element>> {
         let kind = *self.bytes.get(self.at).ok_or_else(malformed)?;
         self.at += 1;
         if kind == 0 {
@@ -89,19 +89,19 @@ impl<'a> Elements<'a> {
     }
 
     /// How many bytes there are before the next zero.
-    fn c_string(&self, from: usize) -> Result<usize, CommandError> {
+    fn c_string(&self, from: usize) -> Result<usize> {
         let rest = self.bytes.get(from..).unwrap_or_default();
         rest.iter().position(|byte| *byte == 0).ok_or_else(malformed)
     }
 
     /// The length that stands at this place.
-    fn announced(&self, at: usize) -> Result<usize, CommandError> {
+    fn announced(&self, at: usize) -> Result<usize> {
         self.bytes.get(at..).and_then(length_prefix).ok_or_else(malformed)
     }
 }
 
 /// Checks a document and all that it holds.
-pub(crate) fn check_document_bytes(bytes: &[u8], depth: Depth) -> Result<(), CommandError> {
+pub(crate) fn check_document_bytes(bytes: &[u8], depth: Depth) -> Result<()> {
     let mut elements = Elements::new(bytes)?;
     while let Some(element) = elements.next()? {
         check_value_bytes(element.kind, &bytes[element.place], depth)?;
@@ -109,11 +109,7 @@ pub(crate) fn check_document_bytes(bytes: &[u8], depth: Depth) -> Result<(), Com
     Ok(())
 }
 
-pub(crate) fn check_value_bytes(
-    kind: ElementType,
-    bytes: &[u8],
-    depth: Depth,
-) -> Result<(), CommandError> {
+pub(crate) fn check_value_bytes(kind: ElementType, bytes: &[u8], depth: Depth) -> Result<()> {
     depth.check()?;
     let below = Depth { at: depth.at + 1, ..depth };
     match kind {
@@ -145,7 +141,7 @@ pub(crate) fn check_value_bytes(
 }
 
 /// A value of a rare type, by way of a document that holds nothing else.
-pub(crate) fn read_rare(kind: ElementType, bytes: &[u8]) -> Result<Bson, CommandError> {
+pub(crate) fn read_rare(kind: ElementType, bytes: &[u8]) -> Result<Bson> {
     // The length of a document, the type, an empty name, and the zero at the end.
     const AROUND: usize = 4 + 1 + 1 + 1;
     let mut alone = Vec::with_capacity(bytes.len() + AROUND);

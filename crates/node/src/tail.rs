@@ -10,7 +10,7 @@ use quorate_storage::key::RecordId;
 use crate::catalog::Collection;
 use crate::commands::project;
 use crate::cursors::DocumentStream;
-use crate::error::CommandError;
+use crate::error::Result;
 use crate::finder::{Finder, InterruptSlot};
 use crate::generic_arguments::ReadsAt;
 use crate::plan::{Access, Plan};
@@ -45,13 +45,13 @@ impl Tail {
     }
 
     /// Whether the last record handed out is gone, and perhaps others after it.
-    pub(crate) fn has_lost_its_place(&self, view: &View) -> Result<bool, CommandError> {
+    pub(crate) fn has_lost_its_place(&self, view: &View) -> Result<bool> {
         let last = RecordId(self.last.load(Ordering::Relaxed));
         Ok(last != RecordId(0) && view.record(&self.collection, last)?.is_none())
     }
 
     /// What there is in this view after the last record handed out.
-    pub(crate) fn stream(&self, view: View) -> Result<DocumentStream, CommandError> {
+    pub(crate) fn stream(&self, view: View) -> Result<DocumentStream> {
         let after = RecordId(self.last.load(Ordering::Relaxed));
         let plan = Plan { access: Access::After(after), sorted: false };
         let finder = Finder::new(

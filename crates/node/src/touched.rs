@@ -9,7 +9,7 @@ use bson::Bson;
 
 use crate::body::CommandBody;
 use crate::command_table::{Access, CommandFacts, Effect, find};
-use crate::error::CommandError;
+use crate::error::Result;
 use crate::fields::whole_number;
 use crate::namespace::PROFILE_COLLECTION;
 use crate::users::USERS;
@@ -58,26 +58,26 @@ pub(crate) struct Asked<'a> {
     pub(crate) database: &'a str,
 }
 
-pub(crate) type Visit<'v> = dyn FnMut(Touch<'_>) -> Result<(), CommandError> + 'v;
+pub(crate) type Visit<'v> = dyn FnMut(Touch<'_>) -> Result<()> + 'v;
 
 fn touch<'a>(facts: &CommandFacts, database: &'a str, collection: Option<&'a str>) -> Touch<'a> {
     Touch { database, collection, access: facts.access, changes: facts.effect == Effect::Writes }
 }
 
 /// The database as a whole, or nothing in particular.
-pub(crate) fn database(asked: Asked<'_>, visit: &mut Visit<'_>) -> Result<(), CommandError> {
+pub(crate) fn database(asked: Asked<'_>, visit: &mut Visit<'_>) -> Result<()> {
     let Asked { facts, database, .. } = asked;
     visit(touch(facts, database, None))
 }
 
 /// The collection that the first field names.
-pub(crate) fn named(asked: Asked<'_>, visit: &mut Visit<'_>) -> Result<(), CommandError> {
+pub(crate) fn named(asked: Asked<'_>, visit: &mut Visit<'_>) -> Result<()> {
     let Asked { facts, body, database } = asked;
     visit(touch(facts, database, body.first_text()))
 }
 
 /// The collection of a cursor. Cursors of commands such as `listCollections` belong to none.
-pub(crate) fn cursor(asked: Asked<'_>, visit: &mut Visit<'_>) -> Result<(), CommandError> {
+pub(crate) fn cursor(asked: Asked<'_>, visit: &mut Visit<'_>) -> Result<()> {
     let Asked { facts, body, database } = asked;
     let collection = body.get_str("collection").ok();
     let access = match collection {
@@ -96,7 +96,7 @@ fn watches_every_database(stages: &[Bson]) -> bool {
 }
 
 /// What a pipeline reads, and where its documents go.
-pub(crate) fn pipeline(asked: Asked<'_>, visit: &mut Visit<'_>) -> Result<(), CommandError> {
+pub(crate) fn pipeline(asked: Asked<'_>, visit: &mut Visit<'_>) -> Result<()> {
     let Asked { facts, body, database } = asked;
     let source = body.first();
     let stages = body.get_array("pipeline").ok();
@@ -131,8 +131,8 @@ pub(crate) fn pipeline(asked: Asked<'_>, visit: &mut Visit<'_>) -> Result<(), Co
 /// Shows the other collections that stages read, those of stages inside them too. They nest as deep as a command may.
 pub(crate) fn joined<'a>(
     stages: &'a [Bson],
-    visit: &mut dyn FnMut(&'a str) -> Result<(), CommandError>,
-) -> Result<(), CommandError> {
+    visit: &mut dyn FnMut(&'a str) -> Result<()>,
+) -> Result<()> {
     for (name, argument) in stages.iter().filter_map(Bson::as_document).flatten() {
         match (name.as_str(), argument) {
             ("$unionWith", Bson::String(from)) => visit(from)?,
@@ -179,7 +179,7 @@ fn output<'a>(stages: &'a [Bson], database: &'a str) -> Option<(&'a str, &'a str
 }
 
 /// The collection that goes, and the one that comes or is replaced.
-pub(crate) fn rename(asked: Asked<'_>, visit: &mut Visit<'_>) -> Result<(), CommandError> {
+pub(crate) fn rename(asked: Asked<'_>, visit: &mut Visit<'_>) -> Result<()> {
     let Asked { facts, body, database } = asked;
     for name in [body.first(), body.get("to")] {
         let name = name.and_then(Bson::as_str).and_then(|name| name.split_once('.'));
@@ -192,7 +192,7 @@ pub(crate) fn rename(asked: Asked<'_>, visit: &mut Visit<'_>) -> Result<(), Comm
 }
 
 /// A collection or a view, and what the view stands on.
-pub(crate) fn view(asked: Asked<'_>, visit: &mut Visit<'_>) -> Result<(), CommandError> {
+pub(crate) fn view(asked: Asked<'_>, visit: &mut Visit<'_>) -> Result<()> {
     let Asked { body, database, .. } = asked;
     named(asked, visit)?;
     let Ok(under) = body.get_str("viewOn") else { return Ok(()) };
@@ -205,7 +205,7 @@ pub(crate) fn view(asked: Asked<'_>, visit: &mut Visit<'_>) -> Result<(), Comman
 }
 
 /// What the explained command would touch. Nothing is changed.
-pub(crate) fn explained(asked: Asked<'_>, visit: &mut Visit<'_>) -> Result<(), CommandError> {
+pub(crate) fn explained(asked: Asked<'_>, visit: &mut Visit<'_>) -> Result<()> {
     let Asked { facts, body, database } = asked;
     let inner = body.first().and_then(Bson::as_document);
     let inner = inner.and_then(|inner| Some((find(inner.keys().next()?)?, inner)));
@@ -220,7 +220,7 @@ pub(crate) fn explained(asked: Asked<'_>, visit: &mut Visit<'_>) -> Result<(), C
 }
 
 /// The database whose collections are listed; for their names alone none, if the client asks for what it may see.
-pub(crate) fn listed(asked: Asked<'_>, visit: &mut Visit<'_>) -> Result<(), CommandError> {
+pub(crate) fn listed(asked: Asked<'_>, visit: &mut Visit<'_>) -> Result<()> {
     let Asked { facts, body, database } = asked;
     let is_set = |name: &str| body.get_bool(name).unwrap_or(false);
     let is_own = is_set("nameOnly") && is_set("authorizedCollections");
@@ -229,7 +229,7 @@ pub(crate) fn listed(asked: Asked<'_>, visit: &mut Visit<'_>) -> Result<(), Comm
 }
 
 /// The databases whose users are asked for.
-pub(crate) fn users(asked: Asked<'_>, visit: &mut Visit<'_>) -> Result<(), CommandError> {
+pub(crate) fn users(asked: Asked<'_>, visit: &mut Visit<'_>) -> Result<()> {
     let Asked { facts, body, database } = asked;
     let mut one = |whom: &Bson| match whom {
         Bson::Document(user) if user.contains_key("forAllDBs") => {
@@ -246,7 +246,7 @@ pub(crate) fn users(asked: Asked<'_>, visit: &mut Visit<'_>) -> Result<(), Comma
 }
 
 /// The server; for `$ownOps` only what the client itself runs.
-pub(crate) fn operations(asked: Asked<'_>, visit: &mut Visit<'_>) -> Result<(), CommandError> {
+pub(crate) fn operations(asked: Asked<'_>, visit: &mut Visit<'_>) -> Result<()> {
     let Asked { facts, body, database } = asked;
     let own = match body.get("$ownOps") {
         Some(Bson::Boolean(own)) => *own,

@@ -44,7 +44,7 @@ pub(crate) use self::stage::{Staging, namespace_key};
 pub(crate) use self::waiting::EndQueue;
 use crate::catalog::{Catalog, Collection, Ident};
 use crate::context::Interrupt;
-use crate::error::{CommandError, ErrorCode};
+use crate::error::{CommandError, ErrorCode, Result};
 use crate::moments::Moment;
 use crate::namespace::Namespace;
 use crate::node::Node;
@@ -98,7 +98,7 @@ impl Body {
         node: &Node,
         interrupt: &Interrupt,
         namespace: &Namespace,
-    ) -> Result<(Option<Arc<Collection>>, View), CommandError> {
+    ) -> Result<(Option<Arc<Collection>>, View)> {
         let collection = self.collection(node, interrupt, namespace)?;
         let snapshot = self.stage.lock().overlay.view(&self.moment.view.snapshot);
         Ok((collection, View { snapshot, ..self.moment.view.clone() }))
@@ -110,7 +110,7 @@ impl Body {
         node: &Node,
         interrupt: &Interrupt,
         namespace: &Namespace,
-    ) -> Result<Option<Arc<Collection>>, CommandError> {
+    ) -> Result<Option<Arc<Collection>>> {
         let stage = self.stage.lock();
         let collection = stage.catalog.get(namespace).cloned();
         let is_own = stage.created.contains(namespace);
@@ -129,7 +129,7 @@ impl Body {
         namespace: &Namespace,
         seen: Option<&Collection>,
         is_own: bool,
-    ) -> Result<(), CommandError> {
+    ) -> Result<()> {
         if let Some(seen) = seen {
             self.uses.lock().insert(seen.ident);
         }

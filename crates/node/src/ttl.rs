@@ -7,7 +7,7 @@ use quorate_query::matcher::Matcher;
 
 use crate::catalog::{Collection, Index};
 use crate::context::{Interrupt, Now};
-use crate::error::CommandError;
+use crate::error::Result;
 use crate::finder::{Finder, InterruptSlot};
 use crate::node::Node;
 use crate::plan::{self, Question};
@@ -17,7 +17,7 @@ use crate::writer::Writer;
 const MAX_REMOVED_AT_ONCE: usize = 1000;
 
 /// Removes expired documents from every collection. Returns how many went.
-pub(crate) fn remove_expired(node: &Node, now: Now) -> Result<u64, CommandError> {
+pub(crate) fn remove_expired(node: &Node, now: Now) -> Result<u64> {
     let mut removed = 0;
     let catalog = node.catalog();
     for collection in catalog.collections() {
@@ -36,7 +36,7 @@ fn remove_from(
     collection: &Arc<Collection>,
     index: &Index,
     seconds: i64,
-) -> Result<u64, CommandError> {
+) -> Result<u64> {
     let Some(query) = expired(index, seconds, now) else { return Ok(0) };
     let matcher = Arc::new(Matcher::parse(&query)?);
     let removal = Removal { collection, index, matcher };
@@ -62,7 +62,7 @@ struct Removal<'a> {
 impl Removal<'_> {
     /// Removes some documents under one hold of the write lock. There are no more if they are fewer than the most, or the
     /// index says something else by now.
-    fn step(&self, writer: &mut Writer<'_>) -> Result<usize, CommandError> {
+    fn step(&self, writer: &mut Writer<'_>) -> Result<usize> {
         let Some(current) = writer.collection(&self.collection.namespace) else { return Ok(0) };
         // Others had their turn: they may have dropped the index, or changed what it says.
         let known = current.index(&self.index.name);

@@ -26,7 +26,7 @@ use quorate_protocol::Lock;
 
 use crate::command_table::{Access, CommandFacts};
 use crate::context::{Client, Command, Interrupt};
-use crate::error::{CommandError, ErrorCode};
+use crate::error::{CommandError, ErrorCode, Result};
 use crate::finder::InterruptSlot;
 use crate::namespace::Namespace;
 use crate::node::Node;
@@ -90,11 +90,11 @@ pub(crate) fn users_namespace() -> Namespace {
 }
 
 /// The stored users that match a query.
-pub(crate) fn find_users(node: &Node, query: &Document) -> Result<Vec<User>, CommandError> {
+pub(crate) fn find_users(node: &Node, query: &Document) -> Result<Vec<User>> {
     users_of(node, query, None)
 }
 
-fn users_of(node: &Node, query: &Document, limit: Option<u64>) -> Result<Vec<User>, CommandError> {
+fn users_of(node: &Node, query: &Document, limit: Option<u64>) -> Result<Vec<User>> {
     let (collection, view) = node.read(&users_namespace());
     let Some(collection) = collection else { return Ok(Vec::new()) };
     let matcher = Arc::new(Matcher::parse(query)?);
@@ -116,7 +116,7 @@ pub(crate) fn find_user_evenly(
     node: &Node,
     database: &str,
     name: &str,
-) -> Result<(Option<User>, Option<User>), CommandError> {
+) -> Result<(Option<User>, Option<User>)> {
     let some = users_of(node, &Document::new(), Some(1))?.pop();
     let found = find_user(node, database, name)?;
     let (database, name) = match &some {
@@ -129,11 +129,7 @@ pub(crate) fn find_user_evenly(
 }
 
 /// The user of this name, if there is one.
-pub(crate) fn find_user(
-    node: &Node,
-    database: &str,
-    name: &str,
-) -> Result<Option<User>, CommandError> {
+pub(crate) fn find_user(node: &Node, database: &str, name: &str) -> Result<Option<User>> {
     Ok(find_users(node, &doc! { "_id": format!("{database}.{name}") })?.pop())
 }
 
@@ -207,7 +203,7 @@ pub(crate) fn check_access(
     client: &Client,
     facts: &CommandFacts,
     command: &Command,
-) -> Result<(), CommandError> {
+) -> Result<()> {
     if !node.options().authentication || facts.access == Access::Public {
         return Ok(());
     }
@@ -275,7 +271,7 @@ fn refused(name: &str, needed: Access, touch: &Touch<'_>) -> CommandError {
     )
 }
 
-fn roles_of(node: &Node, who: &LoggedIn) -> Result<Vec<Role>, CommandError> {
+fn roles_of(node: &Node, who: &LoggedIn) -> Result<Vec<Role>> {
     Ok(find_user(node, &who.database, &who.name)?.map_or(Vec::new(), |user| user.roles()))
 }
 
@@ -288,7 +284,7 @@ pub(crate) enum Rights {
 }
 
 impl Rights {
-    pub(crate) fn of(node: &Node, client: &Client) -> Result<Self, CommandError> {
+    pub(crate) fn of(node: &Node, client: &Client) -> Result<Self> {
         let who = client.login.state().user.clone().filter(|_| node.options().authentication);
         match who {
             None if node.options().authentication => Ok(Self::Of(Vec::new())),
@@ -315,11 +311,7 @@ impl Rights {
 
 /// Refuses to give or take roles of a database whose users are not this client's to administer:
 /// otherwise the administrator of one database's users could grant any role.
-pub(crate) fn check_grant(
-    node: &Node,
-    client: &Client,
-    database: &str,
-) -> Result<(), CommandError> {
+pub(crate) fn check_grant(node: &Node, client: &Client, database: &str) -> Result<()> {
     // No user exists to log in as when the first one is made.
     let who = client.login.state().user.clone().filter(|_| node.options().authentication);
     let Some(who) = who.filter(|who| *who != LoggedIn::member()) else { return Ok(()) };
@@ -334,7 +326,7 @@ pub(crate) fn check_grant(
 }
 
 /// Refuses a client that has not proved to be another member.
-pub(crate) fn check_member(node: &Node, client: &Client) -> Result<(), CommandError> {
+pub(crate) fn check_member(node: &Node, client: &Client) -> Result<()> {
     let is_member = client.login.state().user.as_ref() == Some(&LoggedIn::member());
     if is_member || !node.options().authentication {
         return Ok(());
@@ -346,7 +338,7 @@ pub(crate) fn check_member(node: &Node, client: &Client) -> Result<(), CommandEr
 }
 
 /// The first user is created from the machine itself, without a login.
-fn first_user_may_come(node: &Node, client: &Client) -> Result<bool, CommandError> {
+fn first_user_may_come(node: &Node, client: &Client) -> Result<bool> {
     let local = client.address.starts_with("127.") || client.address.starts_with("[::1]");
     Ok(local && find_users(node, &Document::new())?.is_empty())
 }

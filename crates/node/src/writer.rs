@@ -44,7 +44,7 @@ pub(crate) use self::totals::{Growth, Totals};
 pub(crate) use self::worker::Worker;
 use crate::catalog::{Collection, Ident, Index};
 use crate::context::{Interrupt, Now};
-use crate::error::CommandError;
+use crate::error::Result;
 use crate::generator::Generator;
 use crate::index_keys::DocumentKeys;
 use crate::namespace::Namespace;
@@ -233,7 +233,7 @@ impl<'n> Writer<'n> {
         documents: Vec<impl Into<DocumentBytes>>,
         ordered: bool,
         bypass_validation: bool,
-    ) -> Result<Vec<Result<(), CommandError>>, CommandError> {
+    ) -> Result<Vec<Result<()>>> {
         let documents = documents.into_iter().map(|document| (document.into(), None));
         self.insert_with_keys(collection, documents, ordered, bypass_validation)
     }
@@ -245,7 +245,7 @@ impl<'n> Writer<'n> {
         documents: impl ExactSizeIterator<Item = (DocumentBytes, Option<Vec<DocumentKeys>>)>,
         ordered: bool,
         bypass_validation: bool,
-    ) -> Result<Vec<Result<(), CommandError>>, CommandError> {
+    ) -> Result<Vec<Result<()>>> {
         let mut results = Vec::with_capacity(documents.len());
         let mut pending = PendingInserts::default();
         pending.staged.reserve(documents.len().min(MAX_ROOM));
@@ -307,7 +307,7 @@ impl<'n> Writer<'n> {
         keys: Option<Vec<DocumentKeys>>,
         pending: &mut PendingInserts,
         bypass_validation: bool,
-    ) -> Result<Placed, CommandError> {
+    ) -> Result<Placed> {
         let (reserved, entries) = (self.reserved.len(), pending.entries.len());
         let placed = self.try_place_insert(collection, document, keys, pending, bypass_validation);
         if placed.is_err() {
@@ -324,7 +324,7 @@ impl<'n> Writer<'n> {
         keys: Option<Vec<DocumentKeys>>,
         pending: &mut PendingInserts,
         bypass_validation: bool,
-    ) -> Result<Placed, CommandError> {
+    ) -> Result<Placed> {
         check_document(document)?;
         if !bypass_validation {
             self.check_validator(collection, document, None)?;
@@ -365,7 +365,7 @@ impl<'n> Writer<'n> {
         (entry, value): (Bytes, Bytes),
         document: &RawDocument,
         pending: &mut PendingInserts,
-    ) -> Result<(), CommandError> {
+    ) -> Result<()> {
         if index.unique {
             self.reserve(&entry)?;
             let rises = self.raise_greatest(index, &entry)?;
@@ -385,7 +385,7 @@ impl<'n> Writer<'n> {
         &mut self,
         collection: &mut Arc<Collection>,
         pending: &mut PendingInserts,
-    ) -> Result<(), CommandError> {
+    ) -> Result<()> {
         if pending.staged.is_empty() {
             return Ok(());
         }
@@ -426,7 +426,7 @@ impl<'n> Writer<'n> {
         new: RawDocumentBuf,
         telling: Telling<'_>,
         bypass_validation: bool,
-    ) -> Result<(), CommandError> {
+    ) -> Result<()> {
         self.check_interrupt()?;
         match telling.account {
             // It was put together of what is stored and of what was checked when it arrived.
@@ -449,7 +449,7 @@ impl<'n> Writer<'n> {
         (old, new): (&RawDocument, RawDocumentBuf),
         keys: Vec<ChangedKeys>,
         telling: Telling<'_>,
-    ) -> Result<(), CommandError> {
+    ) -> Result<()> {
         let keyspaces = self.node.keyspaces();
         let mut batch = Batch::new();
         let mut multikey = BTreeSet::new();
@@ -499,7 +499,7 @@ impl<'n> Writer<'n> {
         collection: &Collection,
         record: RecordId,
         document: &RawDocument,
-    ) -> Result<(), CommandError> {
+    ) -> Result<()> {
         let keys = keys_of(collection, document)?;
         self.remove_with_keys(collection, record, document, keys)
     }
@@ -511,7 +511,7 @@ impl<'n> Writer<'n> {
         record: RecordId,
         document: &RawDocument,
         keys: Vec<DocumentKeys>,
-    ) -> Result<(), CommandError> {
+    ) -> Result<()> {
         self.reserved.clear();
         let mut batch = Batch::new();
         self.stage_removal(&mut batch, collection, record, document, keys)?;
@@ -528,7 +528,7 @@ impl<'n> Writer<'n> {
         record: RecordId,
         document: &RawDocument,
         keys: Vec<DocumentKeys>,
-    ) -> Result<(), CommandError> {
+    ) -> Result<()> {
         // Open snapshots still show the record: its number must not be given to another one.
         self.next_record(collection)?;
         self.reserve(&record_key(collection.ident, record))?;
@@ -550,7 +550,7 @@ impl<'n> Writer<'n> {
         Ok(())
     }
 
-    pub(crate) fn commit(&mut self, mut batch: Batch) -> Result<(), CommandError> {
+    pub(crate) fn commit(&mut self, mut batch: Batch) -> Result<()> {
         if batch.is_empty() {
             return Ok(());
         }
@@ -563,7 +563,7 @@ impl<'n> Writer<'n> {
     }
 
     /// Commits a batch by itself, or with others if changes are deferred.
-    pub(crate) fn commit_or_defer(&mut self, batch: Batch) -> Result<(), CommandError> {
+    pub(crate) fn commit_or_defer(&mut self, batch: Batch) -> Result<()> {
         if let Some(deferred) = &mut self.deferred {
             deferred.append(batch);
             return if deferred.byte_size() > MAX_BATCH_BYTES { self.flush() } else { Ok(()) };
@@ -583,7 +583,7 @@ impl<'n> Writer<'n> {
     }
 
     /// Commits what was deferred.
-    pub(crate) fn flush(&mut self) -> Result<(), CommandError> {
+    pub(crate) fn flush(&mut self) -> Result<()> {
         let Some(deferred) = &mut self.deferred else { return Ok(()) };
         let batch = std::mem::take(deferred);
         if batch.is_empty() {
@@ -595,7 +595,7 @@ impl<'n> Writer<'n> {
     }
 
     /// Commits what was deferred; from now on every change is committed by itself again.
-    pub(crate) fn settle(&mut self) -> Result<(), CommandError> {
+    pub(crate) fn settle(&mut self) -> Result<()> {
         let flushed = self.flush();
         self.deferred = None;
         flushed
@@ -603,7 +603,7 @@ impl<'n> Writer<'n> {
 
     /// Commits what was deferred and lets other writers go first. Afterwards the view is the newest,
     /// and nothing that was looked up before need be as it was.
-    pub(crate) fn give_way(&mut self) -> Result<(), CommandError> {
+    pub(crate) fn give_way(&mut self) -> Result<()> {
         self.flush()?;
         self.announcement.tell();
         self.state.give_way();
@@ -620,7 +620,7 @@ impl<'n> Writer<'n> {
     }
 
     /// Moves the entries of the history from the records, where format 1 kept them, to the log.
-    pub(crate) fn move_history(&mut self, oplog: Ident) -> Result<(), CommandError> {
+    pub(crate) fn move_history(&mut self, oplog: Ident) -> Result<()> {
         let keyspaces = self.node.keyspaces();
         loop {
             let range = KeyRange::prefix(&oplog.prefix());
@@ -640,14 +640,14 @@ impl<'n> Writer<'n> {
     }
 
     /// A history that is made begins with no entry.
-    pub(crate) fn clear_history(&mut self) -> Result<(), CommandError> {
+    pub(crate) fn clear_history(&mut self) -> Result<()> {
         let mut batch = Batch::new();
         batch.cut_log(self.node.keyspaces().oplog, 0);
         self.commit(batch)
     }
 
     /// Goes on from the newest entry of the history.
-    pub(crate) fn resume_timestamps(&mut self, oplog: Ident) -> Result<(), CommandError> {
+    pub(crate) fn resume_timestamps(&mut self, oplog: Ident) -> Result<()> {
         if let Some(pair) = self.view().scan_records(oplog, Direction::Backward)?.next() {
             let packed = RecordId::from_suffix(&pair?.0).map_or(0, |record| record.0);
             self.state.last_timestamp =
@@ -656,7 +656,7 @@ impl<'n> Writer<'n> {
         Ok(())
     }
 
-    fn next_record(&mut self, collection: &Collection) -> Result<RecordId, CommandError> {
+    fn next_record(&mut self, collection: &Collection) -> Result<RecordId> {
         let known = self.state.collections.get(&collection.ident).and_then(|s| s.next_record);
         if let Some(next) = known {
             return Ok(next);
@@ -678,7 +678,7 @@ impl<'n> Writer<'n> {
     }
 
     /// The document with an `_id` as its first field, made up if there is none.
-    fn with_id(&mut self, document: DocumentBytes) -> Result<DocumentBytes, CommandError> {
+    fn with_id(&mut self, document: DocumentBytes) -> Result<DocumentBytes> {
         let first = document.iter_elements().next();
         if first.is_some_and(|element| element.is_ok_and(|element| element.key() == "_id")) {
             return Ok(document);

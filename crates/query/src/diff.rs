@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bson::{Bson, Document, RawDocumentBuf};
 
-use crate::error::{QueryError, fail};
+use crate::error::{QueryError, Result, fail};
 use crate::part::Part;
 use crate::value::size::{identical_documents, value_size};
 use crate::value::{MAX_NESTING, Number, identical, measure};
@@ -110,10 +110,7 @@ pub fn told(before: &Document, after: &Document, told_as: &ToldAs) -> Told {
 
 /// Applies the field `o` of an oplog entry to the fields that it changes, and gives the document with them. None if
 /// the whole document has to be looked at: a field that is there already moves to the end.
-pub fn apply_to_part(
-    part: &Part<'_>,
-    entry: &Document,
-) -> Result<Option<RawDocumentBuf>, QueryError> {
+pub fn apply_to_part(part: &Part<'_>, entry: &Document) -> Result<Option<RawDocumentBuf>> {
     let inserted = entry.get_document("diff").and_then(|diff| diff.get_document("i"));
     if inserted.is_ok_and(|fields| fields.keys().any(|name| part.before().contains_key(name))) {
         return Ok(None);
@@ -140,7 +137,7 @@ pub fn changed_fields(entry: &Document) -> Option<Vec<&str>> {
 }
 
 /// Applies the field `o` of an oplog entry: a delta or a replacement.
-pub fn apply_oplog_update(before: &Document, entry: &Document) -> Result<Document, QueryError> {
+pub fn apply_oplog_update(before: &Document, entry: &Document) -> Result<Document> {
     match entry.get("$v") {
         None => Ok(entry.clone()),
         Some(version) if Number::from_value(version).and_then(Number::to_i64_exact) == Some(2) => {
@@ -322,11 +319,7 @@ fn array_diff(before: &[Bson], after: &[Bson]) -> Document {
     diff
 }
 
-fn apply_document(
-    document: &mut Document,
-    diff: &Document,
-    depth: usize,
-) -> Result<(), QueryError> {
+fn apply_document(document: &mut Document, diff: &Document, depth: usize) -> Result<()> {
     check_depth(depth)?;
     for (section, content) in diff {
         match (section.as_str(), content) {
@@ -368,7 +361,7 @@ fn remove_all(document: &mut Document, fields: &Document) {
         std::mem::take(document).into_iter().filter(|(name, _)| !unwanted.contains(name)).collect();
 }
 
-fn apply_value(value: &mut Bson, diff: &Document, depth: usize) -> Result<(), QueryError> {
+fn apply_value(value: &mut Bson, diff: &Document, depth: usize) -> Result<()> {
     let is_array_diff = diff.keys().next().is_some_and(|key| key == "a");
     match value {
         Bson::Document(document) if !is_array_diff => apply_document(document, diff, depth + 1),
@@ -378,7 +371,7 @@ fn apply_value(value: &mut Bson, diff: &Document, depth: usize) -> Result<(), Qu
     }
 }
 
-fn apply_array(items: &mut Vec<Bson>, diff: &Document, depth: usize) -> Result<(), QueryError> {
+fn apply_array(items: &mut Vec<Bson>, diff: &Document, depth: usize) -> Result<()> {
     check_depth(depth)?;
     for (section, content) in diff.iter().skip(1) {
         if section == "l" {
@@ -412,7 +405,7 @@ fn apply_array(items: &mut Vec<Bson>, diff: &Document, depth: usize) -> Result<(
     Ok(())
 }
 
-fn check_depth(depth: usize) -> Result<(), QueryError> {
+fn check_depth(depth: usize) -> Result<()> {
     if depth > MAX_NESTING {
         return Err(malformed(&format!("a delta is nested beyond {MAX_NESTING} levels")));
     }

@@ -16,6 +16,9 @@ pub struct QueryError {
     message: String,
 }
 
+/// What comes of evaluating, unless it is refused.
+pub type Result<T, E = QueryError> = std::result::Result<T, E>;
+
 impl QueryError {
     /// A refusal with any code. A message that quotes a large value is cut short: it must fit a
     /// reply many times over.

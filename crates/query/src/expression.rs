@@ -35,7 +35,7 @@ use bson::{Bson, Document};
 pub use self::compile::{Compiled, Compiler};
 pub use self::parse::ParseContext;
 pub use self::variables::{UserRoles, Variables};
-use crate::error::QueryError;
+use crate::error::Result;
 pub use crate::meter::Interrupt;
 
 pub(crate) use self::bounds::{approximate_size, approximate_value_size, cost, field_cost};
@@ -65,7 +65,7 @@ impl Expression {
     ///
     /// If an operator is unknown or has wrong arguments, if a variable is undefined, or if the
     /// nesting is deeper than [`MAX_EXPRESSION_DEPTH`].
-    pub fn parse(value: &Bson, context: &ParseContext) -> Result<Self, QueryError> {
+    pub fn parse(value: &Bson, context: &ParseContext) -> Result<Self> {
         parse::parse(value, context).map(|node| Self { node })
     }
 
@@ -74,11 +74,7 @@ impl Expression {
     /// # Errors
     ///
     /// If a value does not suit the operator that it reaches, or a bound is exceeded.
-    pub fn evaluate(
-        &self,
-        root: &Document,
-        variables: &Variables,
-    ) -> Result<Option<Bson>, QueryError> {
+    pub fn evaluate(&self, root: &Document, variables: &Variables) -> Result<Option<Bson>> {
         self.operand(Frame::new(root, variables)).map(Operand::into_bson)
     }
 
@@ -87,7 +83,7 @@ impl Expression {
     /// # Errors
     ///
     /// As [`evaluate`](Self::evaluate).
-    pub fn matches(&self, root: &Document, variables: &Variables) -> Result<bool, QueryError> {
+    pub fn matches(&self, root: &Document, variables: &Variables) -> Result<bool> {
         self.operand(Frame::new(root, variables)).map(|value| value.is_true())
     }
 
@@ -99,7 +95,7 @@ impl Expression {
         }
     }
 
-    pub(crate) fn operand<'a>(&'a self, frame: Frame<'a>) -> Result<Operand<'a>, QueryError> {
+    pub(crate) fn operand<'a>(&'a self, frame: Frame<'a>) -> Result<Operand<'a>> {
         self.node.evaluate(frame)
     }
 }

@@ -34,7 +34,7 @@ mod typed;
 pub mod update;
 pub mod value;
 
-pub use error::{ErrorCode, QueryError};
+pub use error::{ErrorCode, QueryError, Result};
 pub use external_sort::{SortRoom, Sorter};
 pub use matcher::Matcher;
 pub use meter::{Charge, Interrupt, Kept, Meter, ProcessMemory};

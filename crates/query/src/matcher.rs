@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use bson::Document;
 
-use crate::error::QueryError;
+use crate::error::Result;
 use crate::expression::{Compiled, Compiler};
 use crate::meter::Meter;
 use crate::value::{DocumentRef, Path, ValueRef, is_truthy};
@@ -77,25 +77,25 @@ impl<'a> Progress<'a> {
 
     /// Counts a step, and asks from time to time whether to go on.
     #[inline]
-    fn step(&self) -> Result<(), QueryError> {
+    fn step(&self) -> Result<()> {
         self.meter.step()
     }
 }
 
 impl Matcher {
     /// Parses a query that may hold no expressions.
-    pub fn parse(query: &Document) -> Result<Self, QueryError> {
+    pub fn parse(query: &Document) -> Result<Self> {
         Self::parse_with(query, &Compiler::refusing())
     }
 
     /// Parses a query whose `$expr` parts the compiler understands.
-    pub fn parse_with(query: &Document, compiler: &Compiler) -> Result<Self, QueryError> {
+    pub fn parse_with(query: &Document, compiler: &Compiler) -> Result<Self> {
         Ok(Self { root: parse::parse_query(query, compiler)?, meter: compiler.meter().clone() })
     }
 
     /// Reads a query for documents in an array, in which the fields of a database reference are
     /// asked for by name. Fails if the query is not valid.
-    pub(crate) fn parse_element(query: &Document, compiler: &Compiler) -> Result<Self, QueryError> {
+    pub(crate) fn parse_element(query: &Document, compiler: &Compiler) -> Result<Self> {
         Ok(Self { root: parse::parse_element(query, compiler)?, meter: compiler.meter().clone() })
     }
 
@@ -111,7 +111,7 @@ impl Matcher {
 
     /// Whether a document matches. Only an expression or a regular expression can fail, and the
     /// operation can end.
-    pub fn matches<'a>(&self, document: impl Into<DocumentRef<'a>>) -> Result<bool, QueryError> {
+    pub fn matches<'a>(&self, document: impl Into<DocumentRef<'a>>) -> Result<bool> {
         self.root.matches(document.into(), &mut Progress::new(&self.meter))
     }
 
@@ -119,7 +119,7 @@ impl Matcher {
     pub fn matches_with_details<'a>(
         &self,
         document: impl Into<DocumentRef<'a>>,
-    ) -> Result<Option<MatchDetails>, QueryError> {
+    ) -> Result<Option<MatchDetails>> {
         let mut progress = Progress::new(&self.meter);
         let matched = self.root.matches(document.into(), &mut progress)?;
         Ok(matched.then_some(MatchDetails { array_index: progress.array_index }))
@@ -135,7 +135,7 @@ impl Node {
         &self,
         document: DocumentRef<'_>,
         details: &mut Progress<'_>,
-    ) -> Result<bool, QueryError> {
+    ) -> Result<bool> {
         match self {
             Self::And(children) => {
                 for child in children {

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use bson::Bson;
 
-use crate::error::QueryError;
+use crate::error::{QueryError, Result};
 
 /// The most bytes that one operation may hold, unless its caller says otherwise.
 pub(crate) const MAX_OPERATION_BYTES: usize = 100 * 1024 * 1024;
@@ -64,7 +64,7 @@ pub trait Interrupt: fmt::Debug + Send + Sync {
     /// # Errors
     ///
     /// The error that ends the operation.
-    fn check(&self) -> Result<(), QueryError>;
+    fn check(&self) -> Result<()>;
 
     /// Takes over what an operation that ends early held. To free hundreds of thousands of documents takes
     /// longer than to answer, and the client waits for the answer only.
@@ -200,7 +200,7 @@ impl Meter {
     ///
     /// The interrupt's, if the operation should end.
     #[inline]
-    pub fn step(&self) -> Result<(), QueryError> {
+    pub fn step(&self) -> Result<()> {
         self.steps(1)
     }
 
@@ -210,7 +210,7 @@ impl Meter {
     ///
     /// The interrupt's, if the operation should end.
     #[inline]
-    pub fn steps(&self, count: u64) -> Result<(), QueryError> {
+    pub fn steps(&self, count: u64) -> Result<()> {
         let Some(interrupt) = &self.0.interrupt else { return Ok(()) };
         // One thread runs an operation at a time: a lost step would only put a question off, and
         // a plain load and store are several times cheaper than an atomic addition.
@@ -228,11 +228,11 @@ impl Meter {
     /// # Errors
     ///
     /// The interrupt's, if the operation should end.
-    pub fn check(&self) -> Result<(), QueryError> {
+    pub fn check(&self) -> Result<()> {
         self.0.interrupt.as_ref().map_or(Ok(()), |interrupt| self.ask(interrupt))
     }
 
-    fn ask(&self, interrupt: &Arc<dyn Interrupt>) -> Result<(), QueryError> {
+    fn ask(&self, interrupt: &Arc<dyn Interrupt>) -> Result<()> {
         interrupt.check().inspect_err(|_| self.0.ended.store(true, Ordering::Relaxed))
     }
 
@@ -295,7 +295,7 @@ impl Meter {
         Charge { meter: self.clone(), bytes: 0 }
     }
 
-    fn take(&self, holder: &str, bytes: usize) -> Result<(), QueryError> {
+    fn take(&self, holder: &str, bytes: usize) -> Result<()> {
         let inner = &*self.0;
         let used = inner.used.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes);
         if used > inner.limit {
@@ -376,7 +376,7 @@ impl Charge {
     /// # Errors
     ///
     /// If the operation's or the process's memory is used up; the error names the holder.
-    pub fn grow(&mut self, holder: &str, bytes: usize) -> Result<(), QueryError> {
+    pub fn grow(&mut self, holder: &str, bytes: usize) -> Result<()> {
         self.meter.take(holder, bytes)?;
         self.bytes += bytes;
         Ok(())

@@ -50,7 +50,7 @@ pub use self::output::{Merge, Output, WhenMatched, WhenNotMatched};
 pub use self::pushdown::Pushdown;
 use self::stage::Stage;
 pub use self::system::SystemStage;
-use crate::error::QueryError;
+use crate::error::Result;
 use crate::expression::{Compiler, ParseContext, Variables};
 use crate::value::measure;
 
@@ -61,10 +61,10 @@ pub(crate) const MAX_STAGES: usize = 1000;
 pub(crate) const MAX_PIPELINE_DEPTH: usize = 20;
 
 /// A stream of documents. After an error nothing more comes.
-pub type Documents = Box<dyn Iterator<Item = Result<Document, QueryError>> + Send>;
+pub type Documents = Box<dyn Iterator<Item = Result<Document>> + Send>;
 
 /// A stream of documents as they are stored.
-pub type StoredDocuments<D> = Box<dyn Iterator<Item = Result<D, QueryError>> + Send>;
+pub type StoredDocuments<D> = Box<dyn Iterator<Item = Result<D>> + Send>;
 
 /// What stages need from outside.
 pub trait Environment: Send + Sync {
@@ -75,7 +75,7 @@ pub trait Environment: Send + Sync {
     /// # Errors
     ///
     /// If the collection cannot be read.
-    fn read(&self, collection: &str, filter: Option<&Document>) -> Result<Documents, QueryError>;
+    fn read(&self, collection: &str, filter: Option<&Document>) -> Result<Documents>;
 
     /// Whether [`read`](Self::read) finds documents by this field without looking at all of them.
     /// If not, `$lookup` reads the collection once and keeps it.
@@ -94,7 +94,7 @@ pub trait Environment: Send + Sync {
     /// # Errors
     ///
     /// If they cannot be written.
-    fn set_aside(&self, documents: Vec<Document>) -> Result<Documents, QueryError> {
+    fn set_aside(&self, documents: Vec<Document>) -> Result<Documents> {
         Ok(Box::new(documents.into_iter().map(Ok)))
     }
 
@@ -103,7 +103,7 @@ pub trait Environment: Send + Sync {
     /// # Errors
     ///
     /// If the stage is not available here.
-    fn system(&self, stage: &SystemStage) -> Result<Vec<Document>, QueryError>;
+    fn system(&self, stage: &SystemStage) -> Result<Vec<Document>>;
 }
 
 /// What a run of a pipeline shares.
@@ -125,21 +125,17 @@ impl Pipeline {
     /// # Errors
     ///
     /// If a stage is unknown, malformed, or in a place where it may not be.
-    pub fn parse(stages: &[Bson], variables: &Variables) -> Result<Self, QueryError> {
+    pub fn parse(stages: &[Bson], variables: &Variables) -> Result<Self> {
         parse::parse(stages, parse::Place::Command, variables, &ParseContext::of(variables))
     }
 
     /// Reads the pipeline of an update, which turns one document into one.
-    pub(crate) fn parse_update(stages: &[Bson], compiler: &Compiler) -> Result<Self, QueryError> {
+    pub(crate) fn parse_update(stages: &[Bson], compiler: &Compiler) -> Result<Self> {
         parse::parse(stages, parse::Place::Update, compiler.variables(), compiler.context())
     }
 
     /// The document that the pipeline of an update makes of one.
-    pub(crate) fn update(
-        &self,
-        mut document: Document,
-        variables: &Variables,
-    ) -> Result<Document, QueryError> {
+    pub(crate) fn update(&self, mut document: Document, variables: &Variables) -> Result<Document> {
         let mut charge = variables.meter().charge();
         for stage in &self.stages {
             document = stage.change(document, variables, &mut charge)?;
@@ -211,7 +207,7 @@ impl Pipeline {
     /// # Errors
     ///
     /// If the document cannot be compared.
-    pub fn refuses(&self, document: &Document) -> Result<bool, QueryError> {
+    pub fn refuses(&self, document: &Document) -> Result<bool> {
         match self.stages.first().map(|stage| &**stage) {
             Some(Stage::Match { matcher, computes: false, .. }) => {
                 matcher.matches(document).map(|passes| !passes)
@@ -261,7 +257,7 @@ struct UntilError {
 }
 
 impl Iterator for UntilError {
-    type Item = Result<Document, QueryError>;
+    type Item = Result<Document>;
 
     fn next(&mut self) -> Option<Self::Item> {
         let next = self.documents.as_mut()?.next();

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use bson::Document;
 
 use self::apply::Application;
-use crate::error::QueryError;
+use crate::error::Result;
 use crate::expression::{Compiler, Dependencies, Expression, Frame, Variables};
 use crate::matcher::Matcher;
 use crate::meter::Charge;
@@ -138,7 +138,7 @@ impl Fields {
         document: Document,
         variables: &Variables,
         charge: &mut Charge,
-    ) -> Result<Document, QueryError> {
+    ) -> Result<Document> {
         match self.kind {
             Kind::Exclusion => Ok(self.root.exclude(document)),
             Kind::Inclusion => {
@@ -151,7 +151,7 @@ impl Fields {
 
 impl Projection {
     /// Parses the projection of a `find` without expressions.
-    pub fn parse_find(projection: &Document, query: &Matcher) -> Result<Self, QueryError> {
+    pub fn parse_find(projection: &Document, query: &Matcher) -> Result<Self> {
         Self::parse_find_with(projection, query, &Compiler::refusing())
     }
 
@@ -162,7 +162,7 @@ impl Projection {
         projection: &Document,
         _query: &Matcher,
         compiler: &Compiler,
-    ) -> Result<Self, QueryError> {
+    ) -> Result<Self> {
         let fields = Fields::parse_find(projection, compiler)?;
         Ok(Self { fields, variables: Arc::clone(compiler.variables()) })
     }
@@ -173,11 +173,7 @@ impl Projection {
     }
 
     /// The projected document. `array_index` is the position that the query matched.
-    pub fn apply(
-        &self,
-        document: &Document,
-        array_index: Option<usize>,
-    ) -> Result<Document, QueryError> {
+    pub fn apply(&self, document: &Document, array_index: Option<usize>) -> Result<Document> {
         let Fields { kind, root, .. } = &self.fields;
         let frame = Frame::new(document, &self.variables);
         let charge = &mut self.variables.meter().charge();

@@ -19,7 +19,7 @@ use self::backtrack::Search;
 use self::linear::Linear;
 use self::pcre::translate;
 use self::program::Program;
-use crate::error::{QueryError, fail};
+use crate::error::{QueryError, Result, fail};
 use crate::meter::Meter;
 use crate::value::ValueRef;
 
@@ -83,7 +83,7 @@ struct Compiled {
 }
 
 impl Compiled {
-    fn program(&self) -> Result<&Program, QueryError> {
+    fn program(&self) -> Result<&Program> {
         let program = self.program.get_or_init(|| Program::compile(&self.expression));
         program.as_ref().map_err(|reason| invalid(reason))
     }
@@ -95,7 +95,7 @@ impl RegexMatcher {
     /// # Errors
     ///
     /// If the pattern or an option is invalid.
-    pub fn new(pattern: &str, options: &str) -> Result<Self, QueryError> {
+    pub fn new(pattern: &str, options: &str) -> Result<Self> {
         if pattern.len() > MAX_PATTERN_LENGTH {
             return Err(invalid("regular expression is too large"));
         }
@@ -145,7 +145,7 @@ impl RegexMatcher {
     /// # Errors
     ///
     /// If the search is too complex or the operation has ended.
-    pub fn matches<'a>(&self, value: impl Into<ValueRef<'a>>) -> Result<bool, QueryError> {
+    pub fn matches<'a>(&self, value: impl Into<ValueRef<'a>>) -> Result<bool> {
         match value.into() {
             ValueRef::String(text) | ValueRef::Symbol(text) => self.is_match(text),
             ValueRef::RegularExpression { pattern, options } => {
@@ -160,7 +160,7 @@ impl RegexMatcher {
     /// # Errors
     ///
     /// If the search is too complex or the operation has ended.
-    pub fn is_match(&self, text: &str) -> Result<bool, QueryError> {
+    pub fn is_match(&self, text: &str) -> Result<bool> {
         if self.finds(text)? {
             return Ok(true);
         }
@@ -171,7 +171,7 @@ impl RegexMatcher {
         }
     }
 
-    fn finds(&self, text: &str) -> Result<bool, QueryError> {
+    fn finds(&self, text: &str) -> Result<bool> {
         if let Some(linear) = &self.compiled.linear
             && let Some(found) = linear.is_match(text, &self.meter)?
         {
@@ -183,12 +183,7 @@ impl RegexMatcher {
 
     /// Where the groups of the first match from a place on are. Fails if the search is too complex
     /// or the operation has ended.
-    pub(crate) fn find(
-        &self,
-        text: &str,
-        from: usize,
-        meter: &Meter,
-    ) -> Result<Option<Groups>, QueryError> {
+    pub(crate) fn find(&self, text: &str, from: usize, meter: &Meter) -> Result<Option<Groups>> {
         match &self.compiled.linear {
             Some(linear) if linear.is_quick(text.len() - from) => {
                 meter.steps((text.len() - from) as u64 / 16)?;
@@ -226,7 +221,7 @@ impl RegexMatcher {
     }
 }
 
-fn compile(source: &str) -> Result<Compiled, QueryError> {
+fn compile(source: &str) -> Result<Compiled> {
     let parsed = Expr::parse_tree(source).map_err(|error| invalid(&error.to_string()))?;
     let expression = parsed.expr;
     let linear = Linear::compile(&expression).transpose().map_err(|reason| invalid(&reason))?;
@@ -318,7 +313,7 @@ mod tests {
     struct Impatient(std::sync::atomic::AtomicU64);
 
     impl crate::Interrupt for Impatient {
-        fn check(&self) -> Result<(), QueryError> {
+        fn check(&self) -> Result<()> {
             match self.0.fetch_add(1, std::sync::atomic::Ordering::Relaxed) {
                 0 => Ok(()),
                 _ => Err(fail(50, "time is up")),

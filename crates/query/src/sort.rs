@@ -7,7 +7,7 @@ use std::cmp::Ordering;
 
 use bson::{Bson, Document};
 
-use crate::error::{ErrorCode, QueryError, fail};
+use crate::error::{ErrorCode, QueryError, Result, fail};
 use crate::value::{DocumentRef, FieldKeys, Number, Path, compare};
 
 /// The most fields a pattern may have.
@@ -42,7 +42,7 @@ impl SortKey {
 
 impl SortPattern {
     /// Parses `{field: 1, other: -1}`. An empty pattern sorts nothing.
-    pub fn parse(pattern: &Document) -> Result<Self, QueryError> {
+    pub fn parse(pattern: &Document) -> Result<Self> {
         if pattern.len() > MAX_SORT_FIELDS {
             return Err(fail!(
                 13103,
@@ -69,7 +69,7 @@ impl SortPattern {
     }
 
     /// The key of a document. Two arrays in one pattern are refused.
-    pub fn key<'a>(&self, document: impl Into<DocumentRef<'a>>) -> Result<SortKey, QueryError> {
+    pub fn key<'a>(&self, document: impl Into<DocumentRef<'a>>) -> Result<SortKey> {
         let found = FieldKeys::of(&self.paths, document.into()).map_err(|error| {
             if error.code() == ErrorCode::CANNOT_INDEX_PARALLEL_ARRAYS {
                 QueryError::bad_value("cannot sort with keys that are parallel arrays")
@@ -100,7 +100,7 @@ impl SortPattern {
     }
 }
 
-fn parse_direction(field: &str, order: &Bson) -> Result<Direction, QueryError> {
+fn parse_direction(field: &str, order: &Bson) -> Result<Direction> {
     if let Bson::Document(document) = order {
         let reason = if document.contains_key("$meta") {
             "sorting by $meta is not supported: this server keeps no scores"
@@ -119,7 +119,7 @@ fn parse_direction(field: &str, order: &Bson) -> Result<Direction, QueryError> {
     }
 }
 
-fn parse_path(field: &str) -> Result<Path, QueryError> {
+fn parse_path(field: &str) -> Result<Path> {
     if field.is_empty() {
         return Err(fail(40352, "FieldPath cannot be constructed with empty string"));
     }

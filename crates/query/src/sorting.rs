@@ -5,7 +5,7 @@
 
 use std::cmp::Ordering;
 
-use crate::error::QueryError;
+use crate::error::Result;
 use crate::meter::Meter;
 
 /// How many values are sorted between two questions.
@@ -20,7 +20,7 @@ pub(crate) fn sorted<T: Send + 'static>(
     mut values: Vec<T>,
     compare: impl Fn(&T, &T) -> Ordering,
     meter: &Meter,
-) -> Result<Vec<T>, QueryError> {
+) -> Result<Vec<T>> {
     let done = if values.len() <= PIECE {
         values.sort_by(&compare);
         meter.check()
@@ -43,7 +43,7 @@ fn places_in_order(
     count: usize,
     compare: impl Fn(&usize, &usize) -> Ordering,
     meter: &Meter,
-) -> Result<Vec<usize>, QueryError> {
+) -> Result<Vec<usize>> {
     let mut places: Vec<usize> = (0..count).collect();
     for piece in places.chunks_mut(PIECE) {
         piece.sort_by(&compare);
@@ -70,7 +70,7 @@ fn merge(
     merged: &mut Vec<usize>,
     compare: impl Fn(&usize, &usize) -> Ordering,
     meter: &Meter,
-) -> Result<(), QueryError> {
+) -> Result<()> {
     while let ([first, left_rest @ ..], [second, right_rest @ ..]) = (left, right) {
         if compare(first, second).is_le() {
             merged.push(*first);
@@ -87,11 +87,7 @@ fn merge(
 }
 
 /// Moves each value to its place: to `i` the one that is at `order[i]`.
-fn put_in_order<T>(
-    values: &mut [T],
-    mut order: Vec<usize>,
-    meter: &Meter,
-) -> Result<(), QueryError> {
+fn put_in_order<T>(values: &mut [T], mut order: Vec<usize>, meter: &Meter) -> Result<()> {
     for start in 0..values.len() {
         let mut place = start;
         loop {
@@ -113,7 +109,7 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering as Atomic};
 
     use super::*;
-    use crate::error::ErrorCode;
+    use crate::error::{ErrorCode, QueryError};
     use crate::meter::Interrupt;
 
     #[test]
@@ -132,7 +128,7 @@ mod tests {
     struct Patience(AtomicUsize);
 
     impl Interrupt for Patience {
-        fn check(&self) -> Result<(), QueryError> {
+        fn check(&self) -> Result<()> {
             match self.0.fetch_sub(1, Atomic::Relaxed) {
                 1 => Err(QueryError::new(ErrorCode::BAD_VALUE, "enough")),
                 _ => Ok(()),
@@ -161,7 +157,7 @@ mod tests {
     struct Keeper(AtomicUsize, std::sync::Mutex<Vec<Box<dyn std::any::Any + Send>>>);
 
     impl Interrupt for Keeper {
-        fn check(&self) -> Result<(), QueryError> {
+        fn check(&self) -> Result<()> {
             match self.0.fetch_sub(1, Atomic::Relaxed) {
                 1 => Err(QueryError::new(ErrorCode::BAD_VALUE, "enough")),
                 _ => Ok(()),

@@ -6,7 +6,7 @@ use std::fmt::Display;
 
 use bson::{Bson, Document};
 
-use crate::error::{ErrorCode, QueryError};
+use crate::error::{ErrorCode, QueryError, Result};
 use crate::value::Number;
 use crate::value::types::type_name_of;
 
@@ -25,40 +25,28 @@ pub(crate) trait Typed {
         fail!(code.into(), "{wanted} {}", self.type_name())
     }
 
-    fn array(
-        &self,
-        code: impl Into<ErrorCode>,
-        wanted: impl Display,
-    ) -> Result<&[Bson], QueryError> {
+    fn array(&self, code: impl Into<ErrorCode>, wanted: impl Display) -> Result<&[Bson]> {
         match self.found() {
             Some(Bson::Array(elements)) => Ok(elements),
             _ => Err(self.wrong_type(code, wanted)),
         }
     }
 
-    fn document(
-        &self,
-        code: impl Into<ErrorCode>,
-        wanted: impl Display,
-    ) -> Result<&Document, QueryError> {
+    fn document(&self, code: impl Into<ErrorCode>, wanted: impl Display) -> Result<&Document> {
         match self.found() {
             Some(Bson::Document(document)) => Ok(document),
             _ => Err(self.wrong_type(code, wanted)),
         }
     }
 
-    fn string(&self, code: impl Into<ErrorCode>, wanted: impl Display) -> Result<&str, QueryError> {
+    fn string(&self, code: impl Into<ErrorCode>, wanted: impl Display) -> Result<&str> {
         match self.found() {
             Some(Bson::String(text)) => Ok(text),
             _ => Err(self.wrong_type(code, wanted)),
         }
     }
 
-    fn boolean(
-        &self,
-        code: impl Into<ErrorCode>,
-        wanted: impl Display,
-    ) -> Result<bool, QueryError> {
+    fn boolean(&self, code: impl Into<ErrorCode>, wanted: impl Display) -> Result<bool> {
         match self.found() {
             Some(Bson::Boolean(value)) => Ok(*value),
             _ => Err(self.wrong_type(code, wanted)),
@@ -66,11 +54,7 @@ pub(crate) trait Typed {
     }
 
     /// The number, of any of the four types.
-    fn number(
-        &self,
-        code: impl Into<ErrorCode>,
-        wanted: impl Display,
-    ) -> Result<Number, QueryError> {
+    fn number(&self, code: impl Into<ErrorCode>, wanted: impl Display) -> Result<Number> {
         self.found().and_then(Number::from_value).ok_or_else(|| self.wrong_type(code, wanted))
     }
 }

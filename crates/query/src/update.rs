@@ -19,7 +19,7 @@ use std::sync::Arc;
 use bson::{Bson, DateTime, Document, Timestamp};
 
 use crate::diff::{Places, ToldAs};
-use crate::error::{ErrorCode, QueryError};
+use crate::error::{ErrorCode, QueryError, Result};
 use crate::expression::{Compiler, Variables};
 use crate::meter::Meter;
 use crate::pipeline::Pipeline;
@@ -86,7 +86,7 @@ impl UpdateContext {
 
 impl Update {
     /// Parses an update without array filters or expressions.
-    pub fn parse(update: &Bson) -> Result<Self, QueryError> {
+    pub fn parse(update: &Bson) -> Result<Self> {
         Self::parse_with(update, &[], &Compiler::refusing())
     }
 
@@ -95,7 +95,7 @@ impl Update {
         update: &Bson,
         array_filters: &[Document],
         compiler: &Compiler,
-    ) -> Result<Self, QueryError> {
+    ) -> Result<Self> {
         let form = match update {
             Bson::Document(document) => {
                 let operators = document.keys().next().is_some_and(|key| key.starts_with('$'));
@@ -154,20 +154,12 @@ impl Update {
 
     /// The document after the update, or `None` if nothing changes. A refused update changes
     /// nothing.
-    pub fn apply(
-        &self,
-        before: &Document,
-        context: &UpdateContext,
-    ) -> Result<Option<Document>, QueryError> {
+    pub fn apply(&self, before: &Document, context: &UpdateContext) -> Result<Option<Document>> {
         Ok(self.change(before, context)?.map(|change| change.after))
     }
 
     /// The document after the update and how the oplog tells of it, or `None` if nothing changes.
-    pub fn change(
-        &self,
-        before: &Document,
-        context: &UpdateContext,
-    ) -> Result<Option<Change>, QueryError> {
+    pub fn change(&self, before: &Document, context: &UpdateContext) -> Result<Option<Change>> {
         let mut places = Places::default();
         let after = self.compute(before, context, &mut places)?;
         if crate::value::size::identical_documents(before, &after) {
@@ -188,7 +180,7 @@ impl Update {
         before: &Document,
         context: &UpdateContext,
         places: &mut Places,
-    ) -> Result<Document, QueryError> {
+    ) -> Result<Document> {
         match &self.form {
             Form::Operators { modifications, filters, meter } => {
                 let growth = Growth::of(meter);
@@ -203,7 +195,7 @@ impl Update {
     }
 }
 
-fn refuse_array_filters(filters: &[Document], style: &str) -> Result<(), QueryError> {
+fn refuse_array_filters(filters: &[Document], style: &str) -> Result<()> {
     if filters.is_empty() {
         return Ok(());
     }
@@ -212,7 +204,7 @@ fn refuse_array_filters(filters: &[Document], style: &str) -> Result<(), QueryEr
     )))
 }
 
-fn check_replacement(document: &Document) -> Result<(), QueryError> {
+fn check_replacement(document: &Document) -> Result<()> {
     match document.keys().find(|key| key.starts_with('$')) {
         None => Ok(()),
         Some(key) => Err(QueryError::new(
@@ -258,7 +250,7 @@ fn with_id_of(before: &Document, mut after: Document) -> Document {
     ordered
 }
 
-fn check_id_unchanged(before: &Document, after: &Document) -> Result<(), QueryError> {
+fn check_id_unchanged(before: &Document, after: &Document) -> Result<()> {
     let unchanged = match (before.get("_id"), after.get("_id")) {
         (Some(before), Some(after)) => equal(before, after),
         (None, _) => true,

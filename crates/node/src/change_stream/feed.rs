@@ -15,7 +15,7 @@ use quorate_wire::timestamp_from;
 
 use super::room::SharedRoom;
 use super::{history_lost, transaction_key};
-use crate::error::CommandError;
+use crate::error::Result;
 use crate::node::Node;
 use crate::replication::entry_position;
 
@@ -62,12 +62,7 @@ struct Recent {
 
 impl Feed {
     /// Committed entries after a time, at most so many; none if there are none.
-    pub(crate) fn after(
-        &self,
-        node: &Node,
-        position: u64,
-        most: usize,
-    ) -> Result<Entries, CommandError> {
+    pub(crate) fn after(&self, node: &Node, position: u64, most: usize) -> Result<Entries> {
         let standing = node.standing();
         let committed = standing.commit_point.op_time.timestamp.as_u64();
         if committed <= position {
@@ -100,7 +95,7 @@ impl Feed {
         position: u64,
         options: &Options,
         most: usize,
-    ) -> Result<Vec<(u64, Told)>, CommandError> {
+    ) -> Result<Vec<(u64, Told)>> {
         let entries = self.after(node, position, most)?;
         let mut recent = self.recent.lock();
         let (from, end) = (recent.from, recent.end());
@@ -128,7 +123,7 @@ impl Feed {
         position: u64,
         committed: u64,
         most: usize,
-    ) -> Result<Vec<(u64, usize, Arc<Document>)>, CommandError> {
+    ) -> Result<Vec<(u64, usize, Arc<Document>)>> {
         let read = read(node, position, committed, most)?;
         self.decoded.fetch_add(read.len() as u64, Ordering::Relaxed);
         Ok(read)
@@ -211,7 +206,7 @@ fn read(
     position: u64,
     committed: u64,
     most: usize,
-) -> Result<Vec<(u64, usize, Arc<Document>)>, CommandError> {
+) -> Result<Vec<(u64, usize, Arc<Document>)>> {
     let after = Bound::Excluded(Timestamp::from_u64(position));
     let found = node.read_oplog(after, most, READ_BYTES)?;
     // After the reading: what is still there now was there then.

@@ -17,7 +17,7 @@ use quorate_wire::{to_bson_date_time, to_bson_timestamp};
 use crate::catalog::{Catalog, Collection};
 use crate::commands::image_expiry;
 use crate::context::Now;
-use crate::error::CommandError;
+use crate::error::{CommandError, Result};
 use crate::fields::to_raw;
 use crate::namespace::Namespace;
 use crate::node::Node;
@@ -43,11 +43,7 @@ fn images_at(timestamp: u64) -> KeyRange {
 }
 
 /// The rows with images as clients are shown them, at most so many.
-pub(crate) fn shown_images(
-    node: &Node,
-    view: &View,
-    most: usize,
-) -> Result<Vec<Vec<u8>>, CommandError> {
+pub(crate) fn shown_images(node: &Node, view: &View, most: usize) -> Result<Vec<Vec<u8>>> {
     let Some(keyspace) = node.facts_keyspace() else { return Ok(Vec::new()) };
     let range = KeyRange::prefix(&[IMAGE_ROW]);
     let rows = view.snapshot.scan(keyspace, range, Direction::Forward)?.take(most);
@@ -73,14 +69,11 @@ impl<'a> StoredImages<'a> {
     }
 
     /// Whether everything that was asked for could be read.
-    pub(super) fn check(&self) -> Result<(), CommandError> {
+    pub(super) fn check(&self) -> Result<()> {
         self.failure.borrow_mut().take().map_or(Ok(()), Err)
     }
 
-    fn read(
-        &self,
-        read: impl FnOnce() -> Result<Option<Document>, CommandError>,
-    ) -> Option<Document> {
+    fn read(&self, read: impl FnOnce() -> Result<Option<Document>>) -> Option<Document> {
         read().unwrap_or_else(|error| {
             *self.failure.borrow_mut() = Some(error);
             None
@@ -165,7 +158,7 @@ impl Writer<'_> {
         (operation, undo): &(RawDocumentBuf, Option<RawDocumentBuf>),
         at: OpTimeAndWallTime,
         transaction_index: i64,
-    ) -> Result<(), CommandError> {
+    ) -> Result<()> {
         let Some(Ok(before)) = undo.as_ref().map(|undo| undo.get_document("before")) else {
             return Ok(());
         };
@@ -177,11 +170,7 @@ impl Writer<'_> {
     }
 
     /// Removes the images of an entry that is undone.
-    pub(crate) fn forget_images(
-        &self,
-        batch: &mut Batch,
-        timestamp: u64,
-    ) -> Result<(), CommandError> {
+    pub(crate) fn forget_images(&self, batch: &mut Batch, timestamp: u64) -> Result<()> {
         let Some(keyspace) = self.node().facts_keyspace() else { return Ok(()) };
         let view = self.newest_view();
         for pair in view.snapshot.scan(keyspace, images_at(timestamp), Direction::Forward)? {
@@ -192,7 +181,7 @@ impl Writer<'_> {
 
     /// Removes images whose entries are gone, and those older than the cluster parameter
     /// `changeStreamOptions` says. Returns whether there is more to do.
-    pub(crate) fn trim_images(&mut self, now: Now) -> Result<bool, CommandError> {
+    pub(crate) fn trim_images(&mut self, now: Now) -> Result<bool> {
         let Some(replication) = self.node().replication() else { return Ok(false) };
         let range = replication.trimmed.rest(IMAGE_ROW);
         let mut rows =
@@ -214,7 +203,7 @@ impl Writer<'_> {
 }
 
 /// The value of `changeStreamPreAndPostImages`, checked.
-pub(crate) fn check_images_option(value: &Bson) -> Result<(), CommandError> {
+pub(crate) fn check_images_option(value: &Bson) -> Result<()> {
     match value {
         Bson::Document(setting)
             if setting.len() == 1 && matches!(setting.get("enabled"), Some(Bson::Boolean(_))) =>

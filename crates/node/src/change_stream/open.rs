@@ -9,7 +9,7 @@ use quorate_wire::timestamp_from;
 use super::{ChangeStream, Start, event_error};
 use crate::commands::Target;
 use crate::dispatch::Request;
-use crate::error::{CommandError, ErrorCode};
+use crate::error::{CommandError, ErrorCode, Result};
 use crate::fields::Fields;
 
 /// The stages that may follow.
@@ -39,7 +39,7 @@ pub(crate) fn open(
     stages: &[Bson],
     variables: Variables,
     fields: &Fields<'_>,
-) -> Result<ChangeStream, CommandError> {
+) -> Result<ChangeStream> {
     if request.node.oplog().is_none() || request.node.replication().is_none() {
         return Err(fail!(40573, "The $changeStream stage is only supported on replica sets"));
     }
@@ -85,7 +85,7 @@ fn specification(reason: &str) -> CommandError {
     fail!(50808, "the $changeStream stage specification {reason}")
 }
 
-fn check_read_concern(fields: &Fields<'_>) -> Result<(), CommandError> {
+fn check_read_concern(fields: &Fields<'_>) -> Result<()> {
     let Some(concern) = fields.document("readConcern")? else { return Ok(()) };
     match concern.get_str("level") {
         Err(_) | Ok("majority") => Ok(()),
@@ -104,7 +104,7 @@ struct Parsed {
 }
 
 impl Parsed {
-    fn of(spec: &Document) -> Result<Self, CommandError> {
+    fn of(spec: &Document) -> Result<Self> {
         let mut parsed =
             Self { options: Options::default(), start: Start::Now, whole_deployment: false };
         let mut starts = 0;
@@ -163,7 +163,7 @@ impl Parsed {
     }
 }
 
-fn full_document(text: &str) -> Result<FullDocument, CommandError> {
+fn full_document(text: &str) -> Result<FullDocument> {
     Ok(match text {
         "default" => FullDocument::Default,
         "updateLookup" => FullDocument::UpdateLookup,
@@ -173,7 +173,7 @@ fn full_document(text: &str) -> Result<FullDocument, CommandError> {
     })
 }
 
-fn before_change(text: &str) -> Result<FullDocumentBeforeChange, CommandError> {
+fn before_change(text: &str) -> Result<FullDocumentBeforeChange> {
     Ok(match text {
         "off" => FullDocumentBeforeChange::Off,
         "whenAvailable" => FullDocumentBeforeChange::WhenAvailable,
@@ -192,7 +192,7 @@ fn scope(
     request: &Request<'_>,
     Target { namespace, whole_database }: &Target,
     whole_deployment: bool,
-) -> Result<Scope, CommandError> {
+) -> Result<Scope> {
     let invalid = |message: String| CommandError::new(ErrorCode::INVALID_NAMESPACE, message);
     if whole_deployment {
         if !*whole_database || namespace.database != "admin" {
@@ -232,7 +232,7 @@ fn scope(
 }
 
 /// The stages after the first, and whether the last of them splits large events.
-fn following(stages: &[Bson]) -> Result<(&[Bson], bool), CommandError> {
+fn following(stages: &[Bson]) -> Result<(&[Bson], bool)> {
     let name = |stage: &Bson| {
         let stage = stage.as_document()?;
         stage.keys().next().cloned()

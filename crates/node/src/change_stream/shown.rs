@@ -6,7 +6,7 @@ use quorate_wire::to_bson_timestamp;
 
 use crate::context::Now;
 use crate::cursors::OpenStream;
-use crate::error::CommandError;
+use crate::error::Result;
 use crate::node::Node;
 
 /// How a stream stands to the oplog, in seconds of the members' clocks.
@@ -29,7 +29,7 @@ impl Standing {
 }
 
 impl Node {
-    fn standings(&self) -> Result<Vec<(OpenStream, Standing)>, CommandError> {
+    fn standings(&self) -> Result<Vec<(OpenStream, Standing)>> {
         let streams = self.cursors().streams();
         if streams.is_empty() {
             return Ok(Vec::new());
@@ -49,7 +49,7 @@ impl Node {
     }
 
     /// `serverStatus.changeStreams`.
-    pub(crate) fn change_stream_statistics(&self) -> Result<Document, CommandError> {
+    pub(crate) fn change_stream_statistics(&self) -> Result<Document> {
         let standings = self.standings()?;
         let number = |count: u64| Bson::Int64(count as i64);
         let room = self.change_feed().room();
@@ -72,7 +72,7 @@ impl Node {
     }
 
     /// The streams that no command uses, as `$currentOp` shows idle cursors.
-    pub(crate) fn idle_streams(&self, now: Now) -> Result<Vec<Document>, CommandError> {
+    pub(crate) fn idle_streams(&self, now: Now) -> Result<Vec<Document>> {
         let idle = self.standings()?.into_iter().filter(|(stream, _)| !stream.in_use);
         let shown = idle.map(|(stream, standing)| {
             let mut shown = doc! {

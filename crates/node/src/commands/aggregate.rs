@@ -25,7 +25,7 @@ use crate::change_stream;
 use crate::context::{Command, Outcome, Reply};
 use crate::cursors::DocumentStream;
 use crate::dispatch::Request;
-use crate::error::{CommandError, ErrorCode};
+use crate::error::{CommandError, ErrorCode, Result};
 use crate::fields::{Fields, to_raw, whole_number};
 use crate::finder::InterruptSlot;
 use crate::namespace::{Namespace, PROFILE_COLLECTION};
@@ -50,7 +50,7 @@ pub(crate) struct Target {
 
 impl Target {
     /// What the first field of the command names.
-    pub(super) fn of(request: &Request<'_>, named: Option<&Bson>) -> Result<Self, CommandError> {
+    pub(super) fn of(request: &Request<'_>, named: Option<&Bson>) -> Result<Self> {
         let whole_database = named.and_then(whole_number) == Some(1);
         let namespace = match named {
             _ if whole_database => Namespace::new(request.database, WHOLE_DATABASE)?,
@@ -60,7 +60,7 @@ impl Target {
     }
 }
 
-pub(super) fn aggregate(request: &Request<'_>, command: Command) -> Result<Outcome, CommandError> {
+pub(super) fn aggregate(request: &Request<'_>, command: Command) -> Result<Outcome> {
     let fields = Fields::new(&command.body, "aggregate");
     check_collation(&fields)?;
     let target = Target::of(request, command.body.get("aggregate"))?;
@@ -130,7 +130,7 @@ pub(super) fn find_in_view(
     namespace: Namespace,
     fields: &Fields<'_>,
     options: CursorOptions,
-) -> Result<Outcome, CommandError> {
+) -> Result<Outcome> {
     let stages = as_pipeline(fields)?;
     let variables = command_variables(request, fields)?;
     let reading = Reading::new(request, &namespace, &stages, options.interrupt.clone())?
@@ -144,7 +144,7 @@ pub(super) fn read_view(
     request: &Request<'_>,
     namespace: &Namespace,
     stages: &[Bson],
-) -> Result<Documents, CommandError> {
+) -> Result<Documents> {
     let interrupt = request.interrupt.clone();
     let variables = system_variables(request);
     let room = Room { meter: request.meter().clone(), scratch: None };
@@ -217,7 +217,7 @@ impl SystemFacts {
         stage: &Document,
         namespace: &Namespace,
         collection: Option<&Arc<Collection>>,
-    ) -> Result<Self, CommandError> {
+    ) -> Result<Self> {
         let host = &request.node.options().host;
         let Some((name, options)) = stage.iter().next() else { return Ok(Self::default()) };
         if let ("$collStats" | "$indexStats", Some(found)) = (name.as_str(), collection) {
@@ -268,7 +268,7 @@ impl Reading {
         namespace: &Namespace,
         stages: &[Bson],
         interrupt: InterruptSlot,
-    ) -> Result<Self, CommandError> {
+    ) -> Result<Self> {
         let (collection, view) = request.read(namespace)?;
         let facts = match stages.first().and_then(Bson::as_document) {
             Some(stage) => SystemFacts::gather(request, stage, namespace, collection.as_ref())?,
@@ -298,7 +298,7 @@ impl Reading {
         stages: &[Bson],
         variables: &Variables,
         hint: Option<Bson>,
-    ) -> Result<Run, CommandError> {
+    ) -> Result<Run> {
         let (collection, stages) = self.resolve(namespace, stages)?;
         let pipeline = Pipeline::parse(&stages, variables)?;
         check_joins(&namespace.database, &pipeline)?;
@@ -335,16 +335,12 @@ impl Reading {
         &self,
         namespace: &Namespace,
         stages: &[Bson],
-    ) -> Result<(Option<Arc<Collection>>, Vec<Bson>), CommandError> {
+    ) -> Result<(Option<Arc<Collection>>, Vec<Bson>)> {
         let (name, stages) = follow_views(&self.catalog, self.guarded, namespace, stages)?;
         Ok((self.catalog.get(&name).cloned(), stages))
     }
 
-    fn read_collection(
-        &self,
-        collection: &str,
-        filter: Option<&Document>,
-    ) -> Result<Documents, CommandError> {
+    fn read_collection(&self, collection: &str, filter: Option<&Document>) -> Result<Documents> {
         let namespace = Namespace::new(&self.database, collection)?;
         if self.guarded && is_secret(&namespace) {
             return Err(not_for_pipelines(&namespace));
@@ -362,7 +358,7 @@ pub(super) fn resolve_view(
     request: &Request<'_>,
     namespace: &Namespace,
     stages: &[Bson],
-) -> Result<(Namespace, Vec<Bson>), CommandError> {
+) -> Result<(Namespace, Vec<Bson>)> {
     let guarded = request.node.options().authentication;
     follow_views(&request.catalog(), guarded, namespace, stages)
 }
@@ -373,7 +369,7 @@ fn follow_views(
     guarded: bool,
     namespace: &Namespace,
     stages: &[Bson],
-) -> Result<(Namespace, Vec<Bson>), CommandError> {
+) -> Result<(Namespace, Vec<Bson>)> {
     let mut stages = stages.to_vec();
     let mut name = namespace.clone();
     for _ in 0..MAX_VIEW_DEPTH {
@@ -399,7 +395,7 @@ fn is_secret(namespace: &Namespace) -> bool {
 }
 
 /// Refuses a pipeline that joins such a collection, before it runs or is explained.
-pub(super) fn check_joins(database: &str, pipeline: &Pipeline) -> Result<(), CommandError> {
+pub(super) fn check_joins(database: &str, pipeline: &Pipeline) -> Result<()> {
     for name in pipeline.other_collections() {
         let namespace = Namespace { database: database.to_owned(), collection: name.to_owned() };
         if is_secret(&namespace) {

@@ -9,7 +9,7 @@ use quorate_authentication::scram::{ClientFirst, ServerConversation, StoredCrede
 use super::common::reply;
 use crate::context::{Command, Outcome};
 use crate::dispatch::Request;
-use crate::error::CommandError;
+use crate::error::{CommandError, Result};
 use crate::fields::Fields;
 use crate::users::{
     EXTERNAL, LoggedIn, Mechanism, Pending, decoy_credentials, failed, find_user, find_user_evenly,
@@ -19,7 +19,7 @@ use crate::users::{
 /// Random bytes in a server's nonce.
 const NONCE_LENGTH: usize = 24;
 
-pub(super) fn sasl_start(request: &Request<'_>, command: Command) -> Result<Outcome, CommandError> {
+pub(super) fn sasl_start(request: &Request<'_>, command: Command) -> Result<Outcome> {
     let opening = Opening::read(request, &command.body.to_document(), request.database)?;
     let mut answer = opening.start(request)?;
     answer.insert("ok", 1.0);
@@ -38,7 +38,7 @@ struct Opening {
 }
 
 impl Opening {
-    fn read(request: &Request<'_>, body: &Document, database: &str) -> Result<Self, CommandError> {
+    fn read(request: &Request<'_>, body: &Document, database: &str) -> Result<Self> {
         let fields = Fields::new(body, "saslStart");
         let name = fields.required_string("mechanism")?;
         let mechanism = Mechanism::from_name(name).ok_or_else(|| {
@@ -68,7 +68,7 @@ impl Opening {
     }
 
     /// Begins the conversation and returns the server's first message.
-    fn start(self, request: &Request<'_>) -> Result<Document, CommandError> {
+    fn start(self, request: &Request<'_>) -> Result<Document> {
         let Self { who, first, skip_empty_exchange, credentials, .. } = self;
         let random = request.node.random_bytes(NONCE_LENGTH);
         // One conversation for each key that may be right; they differ in nothing that the client
@@ -93,10 +93,7 @@ fn speculate(request: &Request<'_>, body: &Document, database: &str) -> Option<D
     if opening.lacks_mechanism { None } else { opening.start(request).ok() }
 }
 
-pub(super) fn sasl_continue(
-    request: &Request<'_>,
-    command: Command,
-) -> Result<Outcome, CommandError> {
+pub(super) fn sasl_continue(request: &Request<'_>, command: Command) -> Result<Outcome> {
     let mut login = request.context.client.login.state();
     let Some(mut pending) = login.conversation.take() else {
         return Err(fail!(PROTOCOL_ERROR, "No SASL session state found; begin with saslStart"));
@@ -131,7 +128,7 @@ fn step(done: bool, payload: Vec<u8>) -> Document {
     doc! { "conversationId": 1, "done": done, "payload": payload }
 }
 
-fn payload(body: &Document) -> Result<&[u8], CommandError> {
+fn payload(body: &Document) -> Result<&[u8]> {
     match body.get("payload") {
         Some(Bson::Binary(binary)) => Ok(&binary.bytes),
         Some(Bson::String(text)) => Ok(text.as_bytes()),
@@ -139,15 +136,12 @@ fn payload(body: &Document) -> Result<&[u8], CommandError> {
     }
 }
 
-pub(super) fn logout(request: &Request<'_>, _: Command) -> Result<Outcome, CommandError> {
+pub(super) fn logout(request: &Request<'_>, _: Command) -> Result<Outcome> {
     *request.context.client.login.state() = Default::default();
     reply(&doc! { "ok": 1.0 })
 }
 
-pub(super) fn connection_status(
-    request: &Request<'_>,
-    _: Command,
-) -> Result<Outcome, CommandError> {
+pub(super) fn connection_status(request: &Request<'_>, _: Command) -> Result<Outcome> {
     let who = request.context.client.login.state().user.clone();
     let (mut users, mut roles) = (Vec::new(), Vec::new());
     if let Some(who) = who {
@@ -167,7 +161,7 @@ pub(super) fn append_to_hello(
     request: &Request<'_>,
     fields: &Fields<'_>,
     answer: &mut Document,
-) -> Result<(), CommandError> {
+) -> Result<()> {
     if let Some(asked) = fields.string("saslSupportedMechs")?
         && let Some((database, name)) = asked.split_once('.')
     {

@@ -10,14 +10,14 @@ use quorate_storage::CopyReader;
 use super::common::{CursorOptions, open_cursor};
 use crate::context::{Command, Outcome};
 use crate::dispatch::Request;
-use crate::error::{CommandError, ErrorCode};
+use crate::error::{CommandError, ErrorCode, Result};
 use crate::namespace::Namespace;
 use crate::records::DocumentBytes;
 
 /// The bytes of one piece.
 const PIECE: usize = 1024 * 1024;
 
-pub(super) fn backup(request: &Request<'_>, _: Command) -> Result<Outcome, CommandError> {
+pub(super) fn backup(request: &Request<'_>, _: Command) -> Result<Outcome> {
     let state = request.node.replication().and_then(|replication| replication.published());
     if let Some(published) = state
         && !published.state.is_readable()

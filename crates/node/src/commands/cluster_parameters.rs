@@ -7,7 +7,7 @@ use bson::{Bson, Document, doc};
 use super::common::WriteConcern;
 use crate::context::{Command, Outcome};
 use crate::dispatch::Request;
-use crate::error::CommandError;
+use crate::error::{CommandError, Result};
 use crate::fields::{Fields, to_raw, whole_number};
 use crate::namespace::Namespace;
 use crate::node::Node;
@@ -15,11 +15,11 @@ use crate::node::Node;
 /// The name of the parameter.
 const NAME: &str = "changeStreamOptions";
 
-fn namespace() -> Result<Namespace, CommandError> {
+fn namespace() -> Result<Namespace> {
     Namespace::new("config", "clusterParameters")
 }
 
-fn stored(node: &Node) -> Result<Option<Document>, CommandError> {
+fn stored(node: &Node) -> Result<Option<Document>> {
     let (collection, view) = node.read(&namespace()?);
     let Some(collection) = collection else { return Ok(None) };
     match view.by_id(&collection, &to_raw(&doc! { "_id": NAME })?)? {
@@ -29,14 +29,14 @@ fn stored(node: &Node) -> Result<Option<Document>, CommandError> {
 }
 
 /// After how many seconds images go; none if they stay as long as their entries.
-pub(crate) fn image_expiry(node: &Node) -> Result<Option<i64>, CommandError> {
+pub(crate) fn image_expiry(node: &Node) -> Result<Option<i64>> {
     let stored = stored(node)?;
     let images = stored.as_ref().and_then(|it| it.get_document("preAndPostImages").ok());
     Ok(images.and_then(|images| images.get("expireAfterSeconds")).and_then(whole_number))
 }
 
 /// `setClusterParameter`.
-pub(super) fn set(request: &Request<'_>, command: Command) -> Result<Outcome, CommandError> {
+pub(super) fn set(request: &Request<'_>, command: Command) -> Result<Outcome> {
     let fields = Fields::new(&command.body, "setClusterParameter");
     let parameter = fields.document("setClusterParameter")?;
     let Some((name, value)) = parameter.and_then(|it| it.iter().next()) else {
@@ -67,7 +67,7 @@ pub(super) fn set(request: &Request<'_>, command: Command) -> Result<Outcome, Co
 }
 
 /// `getClusterParameter`.
-pub(super) fn get(request: &Request<'_>, command: Command) -> Result<Outcome, CommandError> {
+pub(super) fn get(request: &Request<'_>, command: Command) -> Result<Outcome> {
     let names: Vec<&str> = match command.body.get("getClusterParameter") {
         Some(Bson::String(name)) if name == "*" => vec![NAME],
         Some(Bson::String(name)) => vec![name.as_str()],

@@ -16,7 +16,7 @@ use crate::change_stream::ChangeStream;
 use crate::context::{Command, Outcome, Reply};
 use crate::cursors::{BatchName, Cursor, DEFAULT_FIRST_BATCH, DocumentStream};
 use crate::dispatch::Request;
-use crate::error::{CommandError, ErrorCode};
+use crate::error::{CommandError, ErrorCode, Result};
 use crate::fields::{Fields, to_raw, whole_number};
 use crate::finder::InterruptSlot;
 use crate::namespace::Namespace;
@@ -27,7 +27,7 @@ use crate::tail::Tail;
 use crate::users::session_owner;
 
 /// A reply made of a document.
-pub(super) fn reply(document: &Document) -> Result<Outcome, CommandError> {
+pub(super) fn reply(document: &Document) -> Result<Outcome> {
     Ok(Outcome::Reply(to_raw(document)?.into()))
 }
 
@@ -40,7 +40,7 @@ pub(super) struct WriteConcern {
 
 impl WriteConcern {
     /// Reads `writeConcern`. A member without a set can acknowledge for itself only.
-    pub(super) fn parse(command: &Command) -> Result<Self, CommandError> {
+    pub(super) fn parse(command: &Command) -> Result<Self> {
         if let Some(usual) = command.given_write_concern().and_then(Self::usual) {
             return Ok(usual);
         }
@@ -101,7 +101,7 @@ impl WriteConcern {
 }
 
 /// Refuses every collation but the simple one.
-pub(super) fn check_collation(fields: &Fields<'_>) -> Result<(), CommandError> {
+pub(super) fn check_collation(fields: &Fields<'_>) -> Result<()> {
     match fields.document("collation")? {
         Some(collation) if !collation.is_empty() => match collation.get_str("locale") {
             Ok("simple") => Ok(()),
@@ -134,10 +134,7 @@ pub(super) fn system_variables(request: &Request<'_>) -> Variables {
 }
 
 /// The same, and those of the command's `let`.
-pub(super) fn command_variables(
-    request: &Request<'_>,
-    fields: &Fields<'_>,
-) -> Result<Variables, CommandError> {
+pub(super) fn command_variables(request: &Request<'_>, fields: &Fields<'_>) -> Result<Variables> {
     let mut variables = system_variables(request);
     if let Some(definitions) = fields.document("let")? {
         // Definitions may use constants and operators, not the document or each other.
@@ -155,10 +152,7 @@ pub(super) fn command_variables(
 }
 
 /// What compiles the expressions of a command.
-pub(super) fn command_compiler(
-    request: &Request<'_>,
-    fields: &Fields<'_>,
-) -> Result<Compiler, CommandError> {
+pub(super) fn command_compiler(request: &Request<'_>, fields: &Fields<'_>) -> Result<Compiler> {
     Ok(Compiler::new(command_variables(request, fields)?))
 }
 
@@ -179,7 +173,7 @@ impl<'c> LazyCompiler<'c> {
         self.command.has("let")
     }
 
-    pub(super) fn get(&self) -> Result<&Compiler, CommandError> {
+    pub(super) fn get(&self) -> Result<&Compiler> {
         if let Some(made) = self.made.get() {
             return Ok(made);
         }
@@ -188,7 +182,7 @@ impl<'c> LazyCompiler<'c> {
     }
 
     /// One that sees these constants besides.
-    pub(super) fn with_constants(&self, constants: &Document) -> Result<Compiler, CommandError> {
+    pub(super) fn with_constants(&self, constants: &Document) -> Result<Compiler> {
         let mut variables = command_variables(self.request, &self.command)?;
         for (name, value) in constants {
             variables.set(name, value.clone());
@@ -202,7 +196,7 @@ pub(super) fn parse_filter(
     request: &Request<'_>,
     fields: &Fields<'_>,
     name: &str,
-) -> Result<Arc<Matcher>, CommandError> {
+) -> Result<Arc<Matcher>> {
     match fields.document(name)? {
         Some(filter) => {
             let compiler = command_compiler(request, fields)?;
@@ -214,7 +208,7 @@ pub(super) fn parse_filter(
 
 /// How much the sorts of a command may hold, and whether they may put the rest on disk: they may unless
 /// the client says otherwise.
-pub(super) fn sort_room(request: &Request<'_>, fields: &Fields<'_>) -> Result<Room, CommandError> {
+pub(super) fn sort_room(request: &Request<'_>, fields: &Fields<'_>) -> Result<Room> {
     let allowed = fields.boolean("allowDiskUse")?.unwrap_or(true);
     let scratch = request.node.options().scratch.clone().filter(|_| allowed);
     Ok(Room { scratch, meter: request.meter().clone() })
@@ -249,7 +243,7 @@ pub(super) fn open_cursor(
     namespace: Namespace,
     stream: DocumentStream,
     options: CursorOptions,
-) -> Result<Outcome, CommandError> {
+) -> Result<Outcome> {
     open(request, namespace, stream, None, options)
 }
 
@@ -259,7 +253,7 @@ pub(super) fn open_change_stream(
     namespace: Namespace,
     stream: ChangeStream,
     options: CursorOptions,
-) -> Result<Outcome, CommandError> {
+) -> Result<Outcome> {
     open(request, namespace, Box::new(std::iter::empty()), Some(Box::new(stream)), options)
 }
 
@@ -269,7 +263,7 @@ fn open(
     stream: DocumentStream,
     changes: Option<Box<ChangeStream>>,
     options: CursorOptions,
-) -> Result<Outcome, CommandError> {
+) -> Result<Outcome> {
     let shown = namespace.to_string();
     let mut cursor = Cursor {
         namespace,
@@ -307,7 +301,7 @@ pub(super) fn open_list(
     namespace: Namespace,
     documents: Vec<Document>,
     command: &CommandBody,
-) -> Result<Outcome, CommandError> {
+) -> Result<Outcome> {
     let mut options = CursorOptions::new(request);
     let cursor = Fields::new(command, request.name).document("cursor")?;
     if let Some(cursor) = cursor {
@@ -320,10 +314,7 @@ pub(super) fn open_list(
 
 /// Counts a capped collection that may grow, before the write lock is held: a writer that adds to it has to know how much
 /// it holds.
-pub(super) fn count_capped(
-    request: &Request<'_>,
-    namespace: &Namespace,
-) -> Result<(), CommandError> {
+pub(super) fn count_capped(request: &Request<'_>, namespace: &Namespace) -> Result<()> {
     match request.node.catalog().get(namespace).filter(|found| found.capped.is_some()) {
         Some(capped) => request.totals(capped).map(drop),
         None => Ok(()),
@@ -336,7 +327,7 @@ pub(super) fn check_uuid(
     fields: &Fields<'_>,
     namespace: &Namespace,
     found: Option<&Collection>,
-) -> Result<(), CommandError> {
+) -> Result<()> {
     let meant = match fields.raw("collectionUUID") {
         None => return Ok(()),
         Some(Bson::Binary(meant)) if meant.subtype == BinarySubtype::Uuid => meant,

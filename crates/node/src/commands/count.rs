@@ -8,11 +8,11 @@ use super::common::{check_collation, parse_filter, reply};
 use crate::catalog::Collection;
 use crate::context::{Command, Outcome};
 use crate::dispatch::Request;
-use crate::error::CommandError;
+use crate::error::{CommandError, Result};
 use crate::fields::Fields;
 use crate::select::Selection;
 
-pub(super) fn count(request: &Request<'_>, command: Command) -> Result<Outcome, CommandError> {
+pub(super) fn count(request: &Request<'_>, command: Command) -> Result<Outcome> {
     let namespace = request.namespace(&command)?;
     let fields = Fields::new(&command.body, "count");
     check_collation(&fields)?;
@@ -56,7 +56,7 @@ fn known_total(
     request: &Request<'_>,
     collection: &Collection,
     matcher: &Matcher,
-) -> Result<Option<u64>, CommandError> {
+) -> Result<Option<u64>> {
     if !matcher.matches_everything() {
         return Ok(None);
     }
@@ -72,10 +72,7 @@ fn known_total(
     Ok(Some(totals.documents).filter(|_| is_newest()))
 }
 
-fn counted_up_to<E>(
-    documents: impl Iterator<Item = Result<(), E>>,
-    most: u64,
-) -> Result<u64, CommandError>
+fn counted_up_to<E>(documents: impl Iterator<Item = Result<(), E>>, most: u64) -> Result<u64>
 where
     CommandError: From<E>,
 {

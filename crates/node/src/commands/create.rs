@@ -12,7 +12,7 @@ use crate::catalog::{Catalog, Collection, ID_INDEX, Index, Validator};
 use crate::change_stream::check_images_option;
 use crate::context::{Command, Outcome};
 use crate::dispatch::Request;
-use crate::error::{CommandError, ErrorCode};
+use crate::error::{CommandError, ErrorCode, Result};
 use crate::fields::{Fields, check_known, to_raw};
 use crate::generic_arguments::is_generic;
 use crate::namespace::Namespace;
@@ -30,7 +30,7 @@ const IMAGES_OPTION: &str = "changeStreamPreAndPostImages";
 /// Options that change what a collection is in ways not offered here.
 const REFUSED_OPTIONS: [&str; 3] = ["timeseries", "clusteredIndex", "encryptedFields"];
 
-pub(super) fn create(request: &Request<'_>, command: Command) -> Result<Outcome, CommandError> {
+pub(super) fn create(request: &Request<'_>, command: Command) -> Result<Outcome> {
     let namespace = request.namespace(&command)?;
     check_writable(&namespace)?;
     let fields = Fields::new(&command.body, "create");
@@ -50,7 +50,7 @@ pub(super) fn create(request: &Request<'_>, command: Command) -> Result<Outcome,
     Ok(concern.reply(to_raw(&doc! { "ok": 1.0 })?, writer.last_commit()))
 }
 
-fn kept_options(request: &Request<'_>, fields: &Fields<'_>) -> Result<Document, CommandError> {
+fn kept_options(request: &Request<'_>, fields: &Fields<'_>) -> Result<Document> {
     if let Some(refused) = REFUSED_OPTIONS.iter().find(|name| fields.has(name)) {
         return Err(fail!(
             COMMAND_NOT_SUPPORTED,
@@ -98,7 +98,7 @@ fn kept_options(request: &Request<'_>, fields: &Fields<'_>) -> Result<Document, 
 }
 
 /// Refuses wrong values of options that are not kept as they are.
-fn check_unkept_options(fields: &Fields<'_>) -> Result<(), CommandError> {
+fn check_unkept_options(fields: &Fields<'_>) -> Result<()> {
     check_validation(fields)?;
     fields.check_flags(&["autoIndexId"])?;
     for name in ["storageEngine", "indexOptionDefaults"] {
@@ -115,7 +115,7 @@ fn check_unkept_options(fields: &Fields<'_>) -> Result<(), CommandError> {
 }
 
 /// Refuses a view with the options of a collection.
-fn check_view_options(fields: &Fields<'_>, options: &Document) -> Result<(), CommandError> {
+fn check_view_options(fields: &Fields<'_>, options: &Document) -> Result<()> {
     let not_of_view = [
         "capped", "size", "max", "validator", "validationLevel", "validationAction", IMAGES_OPTION,
     ];
@@ -128,7 +128,7 @@ fn check_view_options(fields: &Fields<'_>, options: &Document) -> Result<(), Com
 }
 
 /// Refuses rules for documents that cannot be followed.
-fn check_validation(fields: &Fields<'_>) -> Result<(), CommandError> {
+fn check_validation(fields: &Fields<'_>) -> Result<()> {
     if let Some(validator) = fields.document("validator")? {
         Validator::parse(validator)?;
     }
@@ -138,7 +138,7 @@ fn check_validation(fields: &Fields<'_>) -> Result<(), CommandError> {
 }
 
 /// Refuses a view that could not be read, or whose reading would write.
-fn check_view_pipeline(request: &Request<'_>, fields: &Fields<'_>) -> Result<(), CommandError> {
+fn check_view_pipeline(request: &Request<'_>, fields: &Fields<'_>) -> Result<()> {
     if fields.string("viewOn")?.is_some_and(str::is_empty) {
         return Err(CommandError::bad_value("'viewOn' cannot be empty"));
     }
@@ -156,11 +156,7 @@ fn check_view_pipeline(request: &Request<'_>, fields: &Fields<'_>) -> Result<(),
 }
 
 /// Refuses a view that reads itself, by way of other views and of their joins too.
-fn check_view_cycle(
-    catalog: &Catalog,
-    namespace: &Namespace,
-    options: &Document,
-) -> Result<(), CommandError> {
+fn check_view_cycle(catalog: &Catalog, namespace: &Namespace, options: &Document) -> Result<()> {
     let (mut reached, mut unseen) = (BTreeSet::new(), read_by_view(options)?);
     while let Some(name) = unseen.pop() {
         if name == namespace.collection {
@@ -180,7 +176,7 @@ fn check_view_cycle(
 }
 
 /// The names of what a view with these options reads.
-fn read_by_view(options: &Document) -> Result<Vec<String>, CommandError> {
+fn read_by_view(options: &Document) -> Result<Vec<String>> {
     let Ok(on) = options.get_str("viewOn") else { return Ok(Vec::new()) };
     let mut names = vec![on.to_owned()];
     joined(options.get_array("pipeline").map_or(&[], Vec::as_slice), &mut |name| {
@@ -190,7 +186,7 @@ fn read_by_view(options: &Document) -> Result<Vec<String>, CommandError> {
     Ok(names)
 }
 
-pub(super) fn modify(request: &Request<'_>, command: Command) -> Result<Outcome, CommandError> {
+pub(super) fn modify(request: &Request<'_>, command: Command) -> Result<Outcome> {
     let namespace = request.namespace(&command)?;
     let fields = Fields::new(&command.body, "collMod");
     check_view_pipeline(request, &fields)?;
@@ -234,7 +230,7 @@ pub(super) fn modify(request: &Request<'_>, command: Command) -> Result<Outcome,
 
 /// Refuses options of a view for a collection, whose documents could no longer be read, and the other way
 /// round.
-fn check_kind(collection: &Collection, fields: &Fields<'_>) -> Result<(), CommandError> {
+fn check_kind(collection: &Collection, fields: &Fields<'_>) -> Result<()> {
     let invalid = |message: String| Err(CommandError::new(ErrorCode::INVALID_OPTIONS, message));
     let of_view: Vec<_> =
         ["viewOn", "pipeline"].into_iter().filter(|name| fields.has(name)).collect();
@@ -266,7 +262,7 @@ fn modify_index(
     collection: &mut Collection,
     change: &Document,
     answer: &mut Document,
-) -> Result<(), CommandError> {
+) -> Result<()> {
     let fields = Fields::new(change, "collMod.index");
     check_index_change(change, &fields)?;
     let (name, key) = (fields.string("name")?, fields.document("keyPattern")?);
@@ -303,7 +299,7 @@ fn modify_index(
 }
 
 /// Refuses a change of an index that is not offered, or that changes nothing.
-fn check_index_change(change: &Document, fields: &Fields<'_>) -> Result<(), CommandError> {
+fn check_index_change(change: &Document, fields: &Fields<'_>) -> Result<()> {
     const KNOWN: [&str; 7] = [
         "name", "keyPattern", "expireAfterSeconds", "hidden", "unique", "prepareUnique",
         "forceNonUnique",
@@ -335,7 +331,7 @@ fn check_index_change(change: &Document, fields: &Fields<'_>) -> Result<(), Comm
     }
 }
 
-pub(super) fn rename(request: &Request<'_>, command: Command) -> Result<Outcome, CommandError> {
+pub(super) fn rename(request: &Request<'_>, command: Command) -> Result<Outcome> {
     let fields = Fields::new(&command.body, "renameCollection");
     let source = Namespace::parse(fields.required_string("renameCollection")?)?;
     let target = Namespace::parse(fields.required_string("to")?)?;
@@ -382,7 +378,7 @@ pub(super) fn rename(request: &Request<'_>, command: Command) -> Result<Outcome,
 }
 
 /// Whether a rename may drop the collection that has the new name, and which one that has to be, if the command tells.
-fn drop_target<'a>(fields: &Fields<'a>) -> Result<(bool, Option<&'a Binary>), CommandError> {
+fn drop_target<'a>(fields: &Fields<'a>) -> Result<(bool, Option<&'a Binary>)> {
     match fields.raw("dropTarget") {
         Some(Bson::Binary(uuid)) if uuid.subtype == BinarySubtype::Uuid => Ok((true, Some(uuid))),
         _ => Ok((fields.flag("dropTarget")?, None)),
@@ -394,7 +390,7 @@ fn check_target_uuid(
     target: &Namespace,
     found: Option<&Collection>,
     expected: &Binary,
-) -> Result<(), CommandError> {
+) -> Result<()> {
     if found.is_some_and(|found| found.uuid == *expected) {
         return Ok(());
     }

@@ -11,7 +11,7 @@ use crate::command_table::Access;
 use crate::context::{Command, Outcome, WaitFor};
 use crate::cursors::{Asker, BatchName};
 use crate::dispatch::Request;
-use crate::error::{CommandError, ErrorCode};
+use crate::error::{CommandError, ErrorCode, Result};
 use crate::fields::Fields;
 use crate::generic_arguments::ReadsAt;
 use crate::namespace::Namespace;
@@ -21,7 +21,7 @@ use crate::users::{Rights, session_owner};
 /// How long a `getMore` at the end of a collection waits if the client does not say.
 const DEFAULT_AWAIT: Duration = Duration::from_secs(1);
 
-pub(super) fn get_more(request: &Request<'_>, command: Command) -> Result<Outcome, CommandError> {
+pub(super) fn get_more(request: &Request<'_>, command: Command) -> Result<Outcome> {
     let fields = Fields::new(&command.body, "getMore");
     let Some(Bson::Int64(id)) = command.body.get("getMore") else {
         return Err(CommandError::type_mismatch("getMore must be the id of a cursor, a long"));
@@ -123,10 +123,7 @@ pub(super) fn get_more(request: &Request<'_>, command: Command) -> Result<Outcom
     Ok(Outcome::Reply(body.into()))
 }
 
-pub(super) fn kill_cursors(
-    request: &Request<'_>,
-    command: Command,
-) -> Result<Outcome, CommandError> {
+pub(super) fn kill_cursors(request: &Request<'_>, command: Command) -> Result<Outcome> {
     let fields = Fields::new(&command.body, "killCursors");
     let namespace = cursor_namespace(request, fields.required_string("killCursors")?)?;
     let ids = fields.array("cursors")?.unwrap_or_default();
@@ -166,7 +163,7 @@ pub(super) fn kill_cursors(
 }
 
 /// Cursors of commands such as `listCollections` belong to `$cmd.<command>`.
-fn cursor_namespace(request: &Request<'_>, collection: &str) -> Result<Namespace, CommandError> {
+fn cursor_namespace(request: &Request<'_>, collection: &str) -> Result<Namespace> {
     if collection.is_empty() {
         return Err(fail!(INVALID_NAMESPACE, "Collection names cannot be empty"));
     }

@@ -7,7 +7,7 @@ use super::common::{WriteConcern, reply};
 use crate::context::{Command, Outcome};
 use crate::default_concerns::{DefaultConcerns, settings_namespace};
 use crate::dispatch::Request;
-use crate::error::{CommandError, ErrorCode};
+use crate::error::{CommandError, ErrorCode, Result};
 use crate::fields::{Fields, to_raw, whole_number};
 
 /// The read concerns that may be a default: the others need more than a level, or a primary.
@@ -16,7 +16,7 @@ const READ_LEVELS: [&str; 3] = ["local", "available", "majority"];
 /// The most members that a write concern can name.
 const MAX_MEMBERS: i64 = 50;
 
-pub(super) fn set(request: &Request<'_>, command: Command) -> Result<Outcome, CommandError> {
+pub(super) fn set(request: &Request<'_>, command: Command) -> Result<Outcome> {
     require_set(request)?;
     let fields = Fields::new(&command.body, "setDefaultRWConcern");
     let concern = WriteConcern::parse(&command)?;
@@ -51,7 +51,7 @@ pub(super) fn set(request: &Request<'_>, command: Command) -> Result<Outcome, Co
     Ok(concern.reply(to_raw(&shown(request, Some(&defaults)))?, commit))
 }
 
-pub(super) fn get(request: &Request<'_>, command: Command) -> Result<Outcome, CommandError> {
+pub(super) fn get(request: &Request<'_>, command: Command) -> Result<Outcome> {
     require_set(request)?;
     let fields = Fields::new(&command.body, "getDefaultRWConcern");
     if fields.flag("inMemory")? {
@@ -64,7 +64,7 @@ pub(super) fn get(request: &Request<'_>, command: Command) -> Result<Outcome, Co
 }
 
 /// A server by itself has one copy of the data, and nothing to choose.
-fn require_set(request: &Request<'_>) -> Result<(), CommandError> {
+fn require_set(request: &Request<'_>) -> Result<()> {
     if request.node.replication().is_some() {
         return Ok(());
     }
@@ -92,7 +92,7 @@ fn shown(request: &Request<'_>, defaults: Option<&DefaultConcerns>) -> Document 
 }
 
 /// A read concern that may be a default; none takes the chosen one back.
-pub(crate) fn read_concern(given: &Document) -> Result<Option<Document>, CommandError> {
+pub(crate) fn read_concern(given: &Document) -> Result<Option<Document>> {
     if given.is_empty() {
         return Ok(None);
     }
@@ -110,7 +110,7 @@ pub(crate) fn read_concern(given: &Document) -> Result<Option<Document>, Command
 }
 
 /// A write concern that may be a default; none takes the chosen one back.
-pub(crate) fn write_concern(given: &Document) -> Result<Option<Document>, CommandError> {
+pub(crate) fn write_concern(given: &Document) -> Result<Option<Document>> {
     if given.is_empty() {
         return Ok(None);
     }

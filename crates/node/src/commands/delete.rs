@@ -8,7 +8,7 @@ use super::steps::{Asked, Query, Search, Steps, Wanted};
 use crate::body::CommandBody;
 use crate::context::{Command, Outcome};
 use crate::dispatch::Request;
-use crate::error::{CommandError, ErrorCode};
+use crate::error::{CommandError, ErrorCode, Result};
 use crate::fields::{Fields, check_known};
 use crate::finder::Found;
 use crate::namespace::Namespace;
@@ -17,7 +17,7 @@ use crate::writer::Writer;
 /// The fields of a statement.
 pub(super) const STATEMENT_FIELDS: [&str; 4] = ["q", "limit", "collation", "hint"];
 
-pub(super) fn delete(request: &Request<'_>, mut command: Command) -> Result<Outcome, CommandError> {
+pub(super) fn delete(request: &Request<'_>, mut command: Command) -> Result<Outcome> {
     let namespace = request.namespace(&command)?;
     check_writable(&namespace)?;
     let statements = statements(&mut command, "deletes", "delete")?;
@@ -56,7 +56,7 @@ pub(super) fn delete(request: &Request<'_>, mut command: Command) -> Result<Outc
 }
 
 /// Refuses the whole command for a statement that does not say whether it deletes one document or all.
-fn check_limit(statement: &CommandBody) -> Result<(), CommandError> {
+fn check_limit(statement: &CommandBody) -> Result<()> {
     match Fields::new(statement, "delete.deletes").integer("limit")? {
         Some(0 | 1) => Ok(()),
         Some(other) => Err(CommandError::new(
@@ -75,7 +75,7 @@ fn delete_statement(
     writer: &mut Writer<'_>,
     (namespace, command, place): (&Namespace, &Fields<'_>, usize),
     statement: &CommandBody,
-) -> Result<u64, CommandError> {
+) -> Result<u64> {
     let fields = Fields::new(statement, "delete.deletes");
     check_collation(&fields)?;
     let compiler = LazyCompiler::new(request, *command);

@@ -10,7 +10,7 @@ use super::common::reply;
 use crate::command_table::{Access, Effect};
 use crate::context::{Command, Outcome, Reply};
 use crate::dispatch::Request;
-use crate::error::{CommandError, ErrorCode};
+use crate::error::{CommandError, ErrorCode, Result};
 use crate::fields::{Fields, to_raw, whole_number};
 use crate::generic_arguments::is_generic;
 use crate::operations::OperationId;
@@ -21,15 +21,15 @@ use crate::users::{Rights, session_owner};
 const COMPATIBLE_VERSION: &str = "7.0.0";
 const COMPATIBLE_VERSION_ARRAY: [i32; 4] = [7, 0, 0, 0];
 
-pub(super) fn ok(_: &Request<'_>, _: Command) -> Result<Outcome, CommandError> {
+pub(super) fn ok(_: &Request<'_>, _: Command) -> Result<Outcome> {
     reply(&doc! { "ok": 1.0 })
 }
 
-pub(super) fn ping(request: &Request<'_>, command: Command) -> Result<Outcome, CommandError> {
+pub(super) fn ping(request: &Request<'_>, command: Command) -> Result<Outcome> {
     ok(request, command)
 }
 
-pub(super) fn build_info(_: &Request<'_>, _: Command) -> Result<Outcome, CommandError> {
+pub(super) fn build_info(_: &Request<'_>, _: Command) -> Result<Outcome> {
     reply(&doc! {
         "version": COMPATIBLE_VERSION,
         "gitVersion": env!("CARGO_PKG_VERSION"),
@@ -47,7 +47,7 @@ pub(super) fn build_info(_: &Request<'_>, _: Command) -> Result<Outcome, Command
     })
 }
 
-pub(super) fn host_info(request: &Request<'_>, _: Command) -> Result<Outcome, CommandError> {
+pub(super) fn host_info(request: &Request<'_>, _: Command) -> Result<Outcome> {
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     reply(&doc! {
         "system": {
@@ -63,11 +63,11 @@ pub(super) fn host_info(request: &Request<'_>, _: Command) -> Result<Outcome, Co
     })
 }
 
-pub(super) fn whats_my_uri(request: &Request<'_>, _: Command) -> Result<Outcome, CommandError> {
+pub(super) fn whats_my_uri(request: &Request<'_>, _: Command) -> Result<Outcome> {
     reply(&doc! { "you": &request.context.client.address, "ok": 1.0 })
 }
 
-pub(super) fn list_commands(request: &Request<'_>, _: Command) -> Result<Outcome, CommandError> {
+pub(super) fn list_commands(request: &Request<'_>, _: Command) -> Result<Outcome> {
     let mut commands = Document::new();
     let tests = request.node.options().test_commands;
     for facts in super::TABLE.iter().filter(|facts| tests || !facts.test_only) {
@@ -86,7 +86,7 @@ pub(super) fn list_commands(request: &Request<'_>, _: Command) -> Result<Outcome
     reply(&doc! { "commands": commands, "ok": 1.0 })
 }
 
-pub(super) fn get_command_line(request: &Request<'_>, _: Command) -> Result<Outcome, CommandError> {
+pub(super) fn get_command_line(request: &Request<'_>, _: Command) -> Result<Outcome> {
     let options = request.node.options();
     let parsed = doc! {
         "net": {
@@ -99,7 +99,7 @@ pub(super) fn get_command_line(request: &Request<'_>, _: Command) -> Result<Outc
     reply(&doc! { "argv": ["quorate", "serve"], "parsed": parsed, "ok": 1.0 })
 }
 
-pub(super) fn fsync(request: &Request<'_>, command: Command) -> Result<Outcome, CommandError> {
+pub(super) fn fsync(request: &Request<'_>, command: Command) -> Result<Outcome> {
     if Fields::new(&command.body, "fsync").flag("lock")? {
         return super::outside::needs_a_process(request, command);
     }
@@ -111,10 +111,7 @@ pub(super) fn fsync(request: &Request<'_>, command: Command) -> Result<Outcome, 
 /// Filters of `currentOp` that are no fields of what it shows.
 const CURRENT_OP_OPTIONS: [&str; 5] = ["currentOp", "$all", "$ownOps", "$local", "$truncateOps"];
 
-pub(super) fn current_operations(
-    request: &Request<'_>,
-    command: Command,
-) -> Result<Outcome, CommandError> {
+pub(super) fn current_operations(request: &Request<'_>, command: Command) -> Result<Outcome> {
     let own_only = Fields::new(&command.body, "currentOp").flag("$ownOps")?;
     let filter: Document = command
         .body
@@ -140,10 +137,7 @@ pub(super) fn current_operations(
 
 /// What the stage `$currentOp` starts from: all users' commands for users that may see them, otherwise
 /// those of the user.
-pub(super) fn visible_operations(
-    request: &Request<'_>,
-    stage: &Document,
-) -> Result<Vec<Document>, CommandError> {
+pub(super) fn visible_operations(request: &Request<'_>, stage: &Document) -> Result<Vec<Document>> {
     let options = stage.get_document("$currentOp").ok();
     let asks_for = |name: &str, otherwise: bool| {
         options.map_or(otherwise, |options| options.get_bool(name).unwrap_or(otherwise))
@@ -178,10 +172,7 @@ fn running_operations(request: &Request<'_>, own_only: bool) -> Vec<Document> {
     operations
 }
 
-pub(super) fn kill_operation(
-    request: &Request<'_>,
-    command: Command,
-) -> Result<Outcome, CommandError> {
+pub(super) fn kill_operation(request: &Request<'_>, command: Command) -> Result<Outcome> {
     let Some(id) = Fields::new(&command.body, "killOp").integer("op")? else {
         return Err(CommandError::new(
             ErrorCode::MISSING_FIELD,
@@ -202,7 +193,7 @@ pub(super) fn kill_operation(
     reply(&doc! { "info": "attempting to kill op", "ok": 1.0 })
 }
 
-pub(super) fn profile(request: &Request<'_>, command: Command) -> Result<Outcome, CommandError> {
+pub(super) fn profile(request: &Request<'_>, command: Command) -> Result<Outcome> {
     let fields = Fields::new(&command.body, "profile");
     let level = match fields.integer("profile")? {
         Some(level @ 0..=2) => Some(level as i32),
@@ -252,7 +243,7 @@ pub(super) fn profile(request: &Request<'_>, command: Command) -> Result<Outcome
 }
 
 /// The share of slow commands that is recorded.
-fn sample_rate(fields: &Fields<'_>) -> Result<Option<f64>, CommandError> {
+fn sample_rate(fields: &Fields<'_>) -> Result<Option<f64>> {
     let rate = match fields.raw("sampleRate") {
         None => return Ok(None),
         Some(Bson::Double(rate)) => *rate,

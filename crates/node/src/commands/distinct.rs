@@ -13,7 +13,7 @@ use super::common::{check_collation, parse_filter, reply};
 use crate::context::{Command, Outcome};
 use crate::cursors::DocumentStream;
 use crate::dispatch::Request;
-use crate::error::CommandError;
+use crate::error::Result;
 use crate::fields::{Fields, to_raw};
 use crate::records::DocumentBytes;
 use crate::select::Selection;
@@ -24,7 +24,7 @@ const MAX_VALUE_BYTES: usize = 16 * 1024 * 1024;
 /// What a value costs besides its bytes.
 const VALUE_OVERHEAD: usize = 2 * size_of::<Bson>() + 64;
 
-pub(super) fn distinct(request: &Request<'_>, command: Command) -> Result<Outcome, CommandError> {
+pub(super) fn distinct(request: &Request<'_>, command: Command) -> Result<Outcome> {
     let namespace = request.namespace(&command)?;
     let fields = Fields::new(&command.body, "distinct");
     check_collation(&fields)?;
@@ -74,7 +74,7 @@ pub(super) fn distinct(request: &Request<'_>, command: Command) -> Result<Outcom
     answer(request, values.into_values().collect())
 }
 
-fn answer(request: &Request<'_>, values: Vec<Bson>) -> Result<Outcome, CommandError> {
+fn answer(request: &Request<'_>, values: Vec<Bson>) -> Result<Outcome> {
     let mut answer = doc! { "values": values };
     if let Some(time) = request.at_cluster_time() {
         answer.insert("atClusterTime", to_bson_timestamp(time));

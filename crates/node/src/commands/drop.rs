@@ -5,14 +5,11 @@ use bson::doc;
 use super::common::WriteConcern;
 use crate::context::{Command, Outcome};
 use crate::dispatch::Request;
-use crate::error::{CommandError, ErrorCode};
+use crate::error::{CommandError, ErrorCode, Result};
 use crate::fields::{to_raw, whole_number};
 use crate::namespace::PROFILE_COLLECTION;
 
-pub(super) fn drop_collection(
-    request: &Request<'_>,
-    command: Command,
-) -> Result<Outcome, CommandError> {
+pub(super) fn drop_collection(request: &Request<'_>, command: Command) -> Result<Outcome> {
     let namespace = request.namespace(&command)?;
     if namespace.collection == PROFILE_COLLECTION
         && request.node.profiler().lock().of(&namespace.database).level > 0
@@ -37,10 +34,7 @@ pub(super) fn drop_collection(
     Ok(concern.reply(to_raw(&answer)?, writer.last_commit()))
 }
 
-pub(super) fn drop_database(
-    request: &Request<'_>,
-    command: Command,
-) -> Result<Outcome, CommandError> {
+pub(super) fn drop_database(request: &Request<'_>, command: Command) -> Result<Outcome> {
     if ["admin", "local", "config"].contains(&request.database) {
         return Err(fail!(
             ILLEGAL_OPERATION,

@@ -16,7 +16,7 @@ use crate::change_stream;
 use crate::command_table;
 use crate::context::{Command, Outcome};
 use crate::dispatch::Request;
-use crate::error::CommandError;
+use crate::error::{CommandError, Result};
 use crate::fields::{Fields, check_known, whole_number};
 use crate::generic_arguments;
 use crate::namespace::Namespace;
@@ -36,7 +36,7 @@ const EXPLAINABLE: [(&str, &str); 6] = [
 /// How much may be told.
 const VERBOSITIES: [&str; 3] = ["queryPlanner", "executionStats", "allPlansExecution"];
 
-pub(super) fn explain(request: &Request<'_>, command: Command) -> Result<Outcome, CommandError> {
+pub(super) fn explain(request: &Request<'_>, command: Command) -> Result<Outcome> {
     let fields = Fields::new(&command.body, "explain");
     let inner = fields.document("explain")?.cloned().unwrap_or_default();
     let verbosity = fields.one_of("verbosity", &VERBOSITIES)?.unwrap_or("allPlansExecution");
@@ -88,7 +88,7 @@ pub(super) fn explain(request: &Request<'_>, command: Command) -> Result<Outcome
 }
 
 /// Refuses a command for another database than that of the `explain` around it.
-fn check_inner_database(request: &Request<'_>, inner: &Document) -> Result<(), CommandError> {
+fn check_inner_database(request: &Request<'_>, inner: &Document) -> Result<()> {
     match inner.get("$db") {
         None => Ok(()),
         Some(Bson::String(database)) if *database == request.database => Ok(()),
@@ -107,7 +107,7 @@ pub(super) fn explain_aggregate(
     stages: &[Bson],
     fields: &Fields<'_>,
     verbosity: &str,
-) -> Result<Outcome, CommandError> {
+) -> Result<Outcome> {
     let variables = command_variables(request, fields)?;
     if change_stream::is_change_stream(stages) {
         // Opened to be checked; it has read nothing.
@@ -171,7 +171,7 @@ struct Query<'a> {
 
 impl Query<'_> {
     /// How many documents the command wants at most.
-    fn limit(&self) -> Result<Option<u64>, CommandError> {
+    fn limit(&self) -> Result<Option<u64>> {
         match self.doing {
             "findAndModify" => Ok(Some(1)),
             "update" => Ok((!self.fields.flag("multi")?).then_some(1)),
@@ -180,7 +180,7 @@ impl Query<'_> {
     }
 
     /// The stage that does something with what the others found.
-    fn done_with(&self, found: Document) -> Result<Document, CommandError> {
+    fn done_with(&self, found: Document) -> Result<Document> {
         let stage = match self.doing {
             "update" => "UPDATE",
             "findAndModify" if !self.fields.flag("remove")? => "UPDATE",
@@ -202,7 +202,7 @@ fn describe(
     namespace: &Namespace,
     query: Query<'_>,
     verbosity: &str,
-) -> Result<Document, CommandError> {
+) -> Result<Document> {
     let (collection, view) = request.node.read(namespace);
     let mut planner = doc! {
         "namespace": namespace.to_string(),
@@ -252,7 +252,7 @@ struct Figures {
 }
 
 /// Runs the query, and throws away what it finds.
-fn execute(selection: Selection, plan: Plan, sorts: bool) -> Result<Figures, CommandError> {
+fn execute(selection: Selection, plan: Plan, sorts: bool) -> Result<Figures> {
     let (skip, limit) = (selection.skip, selection.limit);
     let mut finder = selection.finder(plan, None)?;
     let mut matched: u64 = 0;

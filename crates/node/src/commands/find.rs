@@ -15,7 +15,7 @@ use crate::body::CommandBody;
 use crate::context::{Command, Outcome};
 use crate::cursors::{BatchName, CursorBatch, DocumentStream};
 use crate::dispatch::Request;
-use crate::error::{CommandError, ErrorCode};
+use crate::error::{CommandError, ErrorCode, Result};
 use crate::fields::{Fields, to_raw};
 use crate::finder::Found;
 use crate::generic_arguments::is_generic;
@@ -25,7 +25,7 @@ use crate::records::DocumentBytes;
 use crate::select::{self, Selection, is_plain_id};
 use crate::tail::Tail;
 
-pub(super) fn find(request: &Request<'_>, command: Command) -> Result<Outcome, CommandError> {
+pub(super) fn find(request: &Request<'_>, command: Command) -> Result<Outcome> {
     let namespace = request.namespace(&command)?;
     let fields = Fields::new(&command.body, "find");
     if let Some(id) = wanted_id(&command.body, &fields)?
@@ -82,10 +82,7 @@ pub(super) fn find(request: &Request<'_>, command: Command) -> Result<Outcome, C
 const LOOK_UP_FIELDS: [&[u8]; 5] = [b"find", b"filter", b"limit", b"batchSize", b"singleBatch"];
 
 /// The filter of a find that asks for the document with an `_id` and for nothing else. It needs no plan.
-fn wanted_id<'c>(
-    body: &'c CommandBody,
-    fields: &Fields<'_>,
-) -> Result<Option<&'c RawDocument>, CommandError> {
+fn wanted_id<'c>(body: &'c CommandBody, fields: &Fields<'_>) -> Result<Option<&'c RawDocument>> {
     if !body.raw_keys().all(|name| LOOK_UP_FIELDS.contains(&name) || is_generic(name)) {
         return Ok(None);
     }
@@ -101,7 +98,7 @@ fn look_up(
     request: &Request<'_>,
     namespace: &Namespace,
     id: &RawDocument,
-) -> Result<Option<Outcome>, CommandError> {
+) -> Result<Option<Outcome>> {
     let (Some(collection), view) = request.read(namespace)? else { return Ok(None) };
     if collection.id_index().is_none() {
         return Ok(None);
@@ -113,10 +110,7 @@ fn look_up(
     Ok(Some(Outcome::Reply(batch.into_reply(BatchName::First, 0, &shown, time)?.into())))
 }
 
-fn cursor_options(
-    request: &Request<'_>,
-    fields: &Fields<'_>,
-) -> Result<CursorOptions, CommandError> {
+fn cursor_options(request: &Request<'_>, fields: &Fields<'_>) -> Result<CursorOptions> {
     if fields.flag("awaitData")? && !fields.flag("tailable")? {
         return Err(CommandError::new(
             ErrorCode::FAILED_TO_PARSE,
@@ -138,7 +132,7 @@ fn tail(
     projection: Option<Projection>,
     mut options: CursorOptions,
     awaits: bool,
-) -> Result<Outcome, CommandError> {
+) -> Result<Outcome> {
     let Selection { collection, view, matcher, interrupt, mut skip, .. } = selection;
     if collection.capped.is_none() {
         return Err(CommandError::bad_value(format!(
@@ -165,7 +159,7 @@ struct Shape {
 }
 
 impl Shape {
-    fn stream(self, selection: Selection) -> Result<DocumentStream, CommandError> {
+    fn stream(self, selection: Selection) -> Result<DocumentStream> {
         let plan = selection.plan()?;
         let keys = match &plan.access {
             Access::Index(access) if self.keys_only => access.index.paths.clone(),
@@ -178,7 +172,7 @@ impl Shape {
         Ok(Box::new(found.map(move |found| self.show(&found?, &keys))))
     }
 
-    fn show(&self, found: &Found, keys: &[Path]) -> Result<DocumentBytes, CommandError> {
+    fn show(&self, found: &Found, keys: &[Path]) -> Result<DocumentBytes> {
         let mut shown = if self.keys_only {
             let mut values = Document::new();
             for path in keys {
@@ -200,16 +194,13 @@ impl Shape {
 }
 
 /// One document with the fields asked for.
-pub(crate) fn project(
-    projection: &Projection,
-    found: &Found,
-) -> Result<RawDocumentBuf, CommandError> {
+pub(crate) fn project(projection: &Projection, found: &Found) -> Result<RawDocumentBuf> {
     let document = Document::try_from(&*found.document)?;
     to_raw(&projection.apply(&document, found.details.array_index)?)
 }
 
 /// A find as the stages that do the same.
-pub(super) fn as_pipeline(fields: &Fields<'_>) -> Result<Vec<Bson>, CommandError> {
+pub(super) fn as_pipeline(fields: &Fields<'_>) -> Result<Vec<Bson>> {
     let mut stages = Vec::new();
     if let Some(filter) = fields.document("filter")? {
         stages.push(doc! { "$match": filter.clone() });

@@ -15,7 +15,7 @@ use crate::catalog::Collection;
 use crate::context::{Command, Outcome};
 use crate::counters::Counters;
 use crate::dispatch::Request;
-use crate::error::{CommandError, ErrorCode};
+use crate::error::{CommandError, ErrorCode, Result};
 use crate::fields::{Fields, to_raw};
 use crate::finder::Found;
 use crate::namespace::Namespace;
@@ -41,10 +41,7 @@ enum Action {
     Insert(Document),
 }
 
-pub(super) fn find_and_modify(
-    request: &Request<'_>,
-    command: Command,
-) -> Result<Outcome, CommandError> {
+pub(super) fn find_and_modify(request: &Request<'_>, command: Command) -> Result<Outcome> {
     let namespace = request.namespace(&command)?;
     check_writable(&namespace)?;
     let fields = Fields::new(&command.body, "findAndModify");
@@ -133,7 +130,7 @@ pub(super) fn find_and_modify(
 
 impl Modification {
     /// What the client is told, but for whether the command went through.
-    fn reply(&self, projection: Option<&Projection>) -> Result<RawDocumentBuf, CommandError> {
+    fn reply(&self, projection: Option<&Projection>) -> Result<RawDocumentBuf> {
         let shown = self.value.as_ref().map_or(0, |value| value.as_bytes().len());
         let mut reply = with_room_for(REPLY_BYTES + shown);
         reply.append(cstr!("lastErrorObject"), &*self.last_error);
@@ -175,7 +172,7 @@ fn carry_out(
     action: Action,
     target: (&Namespace, Option<Arc<Collection>>, Option<&ParsedUpdate<'_>>),
     (reply, new): (&RawDocument, bool),
-) -> Result<(), CommandError> {
+) -> Result<()> {
     match (action, target) {
         (Action::Remove(found), (_, Some(collection), _)) => {
             writer.enter_statement(0, || reply.to_owned());
@@ -196,12 +193,7 @@ fn carry_out(
     }
 }
 
-fn check_combination(
-    fields: &Fields<'_>,
-    remove: bool,
-    upsert: bool,
-    new: bool,
-) -> Result<(), CommandError> {
+fn check_combination(fields: &Fields<'_>, remove: bool, upsert: bool, new: bool) -> Result<()> {
     let has_update = fields.has("update");
     let message = match (remove, has_update) {
         (true, true) => "Cannot specify both an update and remove=true",
@@ -229,7 +221,7 @@ fn first(
     collection: &mut Arc<Collection>,
     (query, update): (&Query<'_>, Option<&ParsedUpdate<'_>>),
     fields: &Fields<'_>,
-) -> Result<Option<(Found, Option<After>)>, CommandError> {
+) -> Result<Option<(Found, Option<After>)>> {
     if collection.view.is_some() {
         return Err(CommandError::new(
             ErrorCode::COMMAND_NOT_SUPPORTED_ON_VIEW,
@@ -265,7 +257,7 @@ fn nothing(is_update: bool) -> Modification {
     Modification { action: Action::Nothing, last_error, value: None, array_index: None }
 }
 
-fn insertion(document: Document, new: bool) -> Result<Modification, CommandError> {
+fn insertion(document: Document, new: bool) -> Result<Modification> {
     let id = RawBson::try_from(document.get("_id").cloned().unwrap_or(Bson::Null))?;
     Ok(Modification {
         last_error: rawdoc! { "n": 1, "updatedExisting": false, "upserted": id },

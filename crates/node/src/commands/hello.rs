@@ -18,7 +18,7 @@ use crate::client_metadata::check_client_metadata;
 use crate::command_table::CommandFacts;
 use crate::context::{Client, Command, Context, Now, Outcome, WaitFor};
 use crate::dispatch::Request;
-use crate::error::{CommandError, ErrorCode};
+use crate::error::{CommandError, ErrorCode, Result};
 use crate::fields::{Fields, to_raw};
 use crate::hello_replies::Form;
 use crate::node::Node;
@@ -35,7 +35,7 @@ const MAX_WIRE_VERSION: i32 = 21;
 /// The longest time a client may ask a hello to wait.
 const MAX_AWAIT: Duration = Duration::from_secs(24 * 60 * 60);
 
-pub(super) fn hello(request: &Request<'_>, command: Command) -> Result<Outcome, CommandError> {
+pub(super) fn hello(request: &Request<'_>, command: Command) -> Result<Outcome> {
     let fields = Fields::new(&command.body, "hello");
     if let Some(metadata) = fields.document("client")? {
         check_client_metadata(metadata)?;
@@ -63,7 +63,7 @@ pub(super) fn hello(request: &Request<'_>, command: Command) -> Result<Outcome, 
 const TAKEN_UP: [&str; 3] = ["compression", "saslSupportedMechs", "speculativeAuthenticate"];
 
 /// The reply, encoded once for all clients that ask alike as long as nothing changes.
-fn answer(request: &Request<'_>, fields: &Fields<'_>) -> Result<Outcome, CommandError> {
+fn answer(request: &Request<'_>, fields: &Fields<'_>) -> Result<Outcome> {
     let Context { client, now, .. } = request.context;
     let told = request.node.replication().and_then(|replication| {
         let told = replication.told()?;
@@ -155,7 +155,7 @@ struct WaitWanted {
 }
 
 /// Both `topologyVersion` and `maxAwaitTimeMS`, or neither.
-fn wait_wanted(fields: &Fields<'_>) -> Result<Option<WaitWanted>, CommandError> {
+fn wait_wanted(fields: &Fields<'_>) -> Result<Option<WaitWanted>> {
     let version = fields.document("topologyVersion")?;
     let max_await = fields.integer("maxAwaitTimeMS")?;
     let (version, millis) = match (version, max_await) {
@@ -191,7 +191,7 @@ fn wait_wanted(fields: &Fields<'_>) -> Result<Option<WaitWanted>, CommandError> 
     Ok(Some(WaitWanted { known, at_most: Duration::from_millis(millis).min(MAX_AWAIT) }))
 }
 
-fn describe(request: &Request<'_>, fields: &Fields<'_>) -> Result<Document, CommandError> {
+fn describe(request: &Request<'_>, fields: &Fields<'_>) -> Result<Document> {
     let version = request.node.topology_version();
     let mut reply = Document::new();
     // Clients that ask with helloOk, or with hello, learn that hello is understood.

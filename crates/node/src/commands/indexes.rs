@@ -13,7 +13,7 @@ use super::insert::check_writable;
 use crate::catalog::{Collection, ID_INDEX, MAX_INDEXES};
 use crate::context::{Command, Outcome};
 use crate::dispatch::Request;
-use crate::error::{CommandError, ErrorCode};
+use crate::error::{CommandError, ErrorCode, Result};
 use crate::fields::{Fields, to_raw, whole_number};
 use crate::finder::InterruptSlot;
 use crate::namespace::Namespace;
@@ -29,10 +29,7 @@ const KNOWN_OPTIONS: [&str; 15] = [
     "partialFilterExpression", "hidden", "collation", "prepareUnique", "storageEngine", "comment",
 ];
 
-pub(super) fn create_indexes(
-    request: &Request<'_>,
-    command: Command,
-) -> Result<Outcome, CommandError> {
+pub(super) fn create_indexes(request: &Request<'_>, command: Command) -> Result<Outcome> {
     let namespace = request.namespace(&command)?;
     check_writable(&namespace)?;
     let fields = Fields::new(&command.body, "createIndexes");
@@ -98,7 +95,7 @@ fn create_index(
     namespace: &Namespace,
     spec: Document,
     commit: Option<Commit>,
-) -> Result<(Arc<Collection>, Option<Commit>), CommandError> {
+) -> Result<(Arc<Collection>, Option<Commit>)> {
     let (node, now) = (request.node, request.context.now);
     let interrupt = &request.context.interrupt;
     let check = || {
@@ -143,7 +140,7 @@ fn create_index(
 }
 
 /// Checks a specification and fills in what may be left out.
-fn complete_spec(spec: &Document) -> Result<Document, CommandError> {
+fn complete_spec(spec: &Document) -> Result<Document> {
     let cannot = |message: String| CommandError::new(ErrorCode::CANNOT_CREATE_INDEX, message);
     let fields = Fields::new(spec, "createIndexes.indexes");
     if let Some(unknown) = spec.keys().find(|name| !KNOWN_OPTIONS.contains(&name.as_str())) {
@@ -196,7 +193,7 @@ fn complete_spec(spec: &Document) -> Result<Document, CommandError> {
 }
 
 /// Refuses options that the key or another option rules out.
-fn check_combination(fields: &Fields<'_>, key: &Document) -> Result<(), CommandError> {
+fn check_combination(fields: &Fields<'_>, key: &Document) -> Result<()> {
     let cannot = |message: &str| CommandError::new(ErrorCode::CANNOT_CREATE_INDEX, message);
     if fields.flag("unique")? && key.values().any(|kind| kind.as_str() == Some("hashed")) {
         return Err(CommandError::new(
@@ -223,7 +220,7 @@ fn check_combination(fields: &Fields<'_>, key: &Document) -> Result<(), CommandE
 }
 
 /// Refuses what a partial index cannot be filtered by. Specification: the manual's page on partial indexes.
-fn check_partial_filter(filter: &Document) -> Result<(), CommandError> {
+fn check_partial_filter(filter: &Document) -> Result<()> {
     let refused = |what: &str| {
         fail!(
             CANNOT_CREATE_INDEX,
@@ -261,7 +258,7 @@ fn check_partial_filter(filter: &Document) -> Result<(), CommandError> {
 const FLAGS: [&str; 6] = ["unique", "sparse", "hidden", "background", "dropDups", "prepareUnique"];
 
 /// Refuses options of the wrong type, which would be taken for others.
-fn check_options(fields: &Fields<'_>) -> Result<(), CommandError> {
+fn check_options(fields: &Fields<'_>) -> Result<()> {
     fields.check_flags(&FLAGS)?;
     fields.document("storageEngine")?;
     if fields.flag("prepareUnique")? {
@@ -281,7 +278,7 @@ fn check_options(fields: &Fields<'_>) -> Result<(), CommandError> {
 
 /// Refuses options of the index on `_id`, as MongoDB does: it is unique and sees every document anyway, and cannot
 /// be otherwise.
-fn check_id_index(spec: &Document, key: &Document) -> Result<(), CommandError> {
+fn check_id_index(spec: &Document, key: &Document) -> Result<()> {
     const ALLOWED: [&str; 6] = ["key", "name", "v", "ns", "collation", "comment"];
     let is_id = key.len() == 1 && key.get("_id").and_then(whole_number) == Some(1);
     match spec.keys().find(|option| is_id && !ALLOWED.contains(&option.as_str())) {
@@ -294,7 +291,7 @@ fn check_id_index(spec: &Document, key: &Document) -> Result<(), CommandError> {
     }
 }
 
-fn check_field(name: &str, direction: &Bson) -> Result<(), CommandError> {
+fn check_field(name: &str, direction: &Bson) -> Result<()> {
     let cannot = |message: String| CommandError::new(ErrorCode::CANNOT_CREATE_INDEX, message);
     if name.is_empty() || name.split('.').any(str::is_empty) {
         return Err(cannot("Index keys cannot contain an empty field.".into()));
@@ -359,7 +356,7 @@ fn other_options(spec: &Document) -> Bson {
 }
 
 /// Whether this very index exists; an error if one that contradicts it does.
-fn already_there(collection: &Collection, spec: &Document) -> Result<bool, CommandError> {
+fn already_there(collection: &Collection, spec: &Document) -> Result<bool> {
     let name = spec.get_str("name").unwrap_or("");
     let key = spec.get_document("key").cloned().unwrap_or_default();
     if same_key(&key, &doc! { "_id": 1 }) {
@@ -413,10 +410,7 @@ fn same_identity(left: &Document, right: &Document) -> bool {
     (unique, sparse) == (other.0, other.1) && same_filter
 }
 
-pub(super) fn list_indexes(
-    request: &Request<'_>,
-    command: Command,
-) -> Result<Outcome, CommandError> {
+pub(super) fn list_indexes(request: &Request<'_>, command: Command) -> Result<Outcome> {
     let namespace = request.namespace(&command)?;
     let catalog = request.node.catalog();
     let found = catalog.get(&namespace);
@@ -428,10 +422,7 @@ pub(super) fn list_indexes(
     open_list(request, namespace, specs, &command.body)
 }
 
-pub(super) fn drop_indexes(
-    request: &Request<'_>,
-    command: Command,
-) -> Result<Outcome, CommandError> {
+pub(super) fn drop_indexes(request: &Request<'_>, command: Command) -> Result<Outcome> {
     let namespace = request.namespace(&command)?;
     let fields = Fields::new(&command.body, "dropIndexes");
     let concern = WriteConcern::parse(&command)?;
@@ -448,10 +439,7 @@ pub(super) fn drop_indexes(
     Ok(concern.reply(to_raw(&answer)?, writer.last_commit()))
 }
 
-fn named_indexes(
-    collection: &Arc<Collection>,
-    wanted: Option<&Bson>,
-) -> Result<Vec<String>, CommandError> {
+fn named_indexes(collection: &Arc<Collection>, wanted: Option<&Bson>) -> Result<Vec<String>> {
     let by_name = |name: &str| {
         if name == ID_INDEX {
             return Err(CommandError::new(ErrorCode::INVALID_OPTIONS, "cannot drop _id index"));

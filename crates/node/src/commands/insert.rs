@@ -11,7 +11,7 @@ use super::hello::MAX_WRITE_BATCH_SIZE;
 use crate::body::CommandBody;
 use crate::context::{Command, Outcome};
 use crate::dispatch::Request;
-use crate::error::{CommandError, ErrorCode};
+use crate::error::{CommandError, ErrorCode, Result};
 use crate::fields::{Fields, to_raw};
 use crate::namespace::Namespace;
 use crate::records::DocumentBytes;
@@ -23,7 +23,7 @@ pub(super) const REPLY_BYTES: usize = 192;
 /// The field by which a client has empty timestamps stored as they are: a tool that copies documents.
 pub(super) const KEEP_EMPTY_TIMESTAMPS: &str = "bypassEmptyTsReplacement";
 
-pub(super) fn insert(request: &Request<'_>, mut command: Command) -> Result<Outcome, CommandError> {
+pub(super) fn insert(request: &Request<'_>, mut command: Command) -> Result<Outcome> {
     let namespace = request.namespace(&command)?;
     check_writable(&namespace)?;
     let documents = match command.take_sequence("documents") {
@@ -91,7 +91,7 @@ pub(super) fn with_timestamps<D: Deref<Target = RawDocument> + From<RawDocumentB
 }
 
 /// The `writeErrors` of statements that failed.
-fn write_errors<T>(results: &[Result<T, CommandError>]) -> Vec<Bson> {
+fn write_errors<T>(results: &[Result<T>]) -> Vec<Bson> {
     let failed = results.iter().enumerate().filter_map(|(place, result)| {
         result.as_ref().err().map(|error| Bson::from(error.write_error(place)))
     });
@@ -101,9 +101,9 @@ fn write_errors<T>(results: &[Result<T, CommandError>]) -> Vec<Bson> {
 /// The reply of a command that did `n` things, failed statements and repeated ones included.
 pub(super) fn counted_reply<T>(
     n: i32,
-    results: &[Result<T, CommandError>],
+    results: &[Result<T>],
     retried: &[Retried],
-) -> Result<RawDocumentBuf, CommandError> {
+) -> Result<RawDocumentBuf> {
     let mut reply = with_room_for(REPLY_BYTES);
     reply.append(cstr!("n"), n);
     end_reply(&mut reply, results, retried)?;
@@ -129,9 +129,9 @@ pub(super) fn retried_statements(writer: &Writer<'_>, statements: usize) -> Vec<
 /// the command went through.
 pub(super) fn end_reply<T>(
     reply: &mut RawDocumentBuf,
-    results: &[Result<T, CommandError>],
+    results: &[Result<T>],
     retried: &[Retried],
-) -> Result<(), CommandError> {
+) -> Result<()> {
     append_array(reply, cstr!("writeErrors"), write_errors(results))?;
     let looked_at = retried.iter().filter(|retried| retried.place < results.len());
     let retried = looked_at.map(|retried| Bson::from(retried.id)).collect();
@@ -145,7 +145,7 @@ pub(super) fn append_array(
     reply: &mut RawDocumentBuf,
     name: &CStr,
     items: Vec<Bson>,
-) -> Result<(), CommandError> {
+) -> Result<()> {
     if !items.is_empty() {
         reply.append(name, RawBson::try_from(Bson::Array(items))?);
     }
@@ -153,7 +153,7 @@ pub(super) fn append_array(
 }
 
 /// Refuses writes to what the server keeps for itself.
-pub(super) fn check_writable(namespace: &Namespace) -> Result<(), CommandError> {
+pub(super) fn check_writable(namespace: &Namespace) -> Result<()> {
     // `$cmd` stands for what belongs to no collection, in cursors.
     if namespace.collection.contains('$') {
         return Err(CommandError::new(
@@ -172,7 +172,7 @@ pub(super) fn check_writable(namespace: &Namespace) -> Result<(), CommandError> 
 }
 
 /// Refuses empty and oversized batches.
-pub(super) fn check_statement_count(count: usize) -> Result<(), CommandError> {
+pub(super) fn check_statement_count(count: usize) -> Result<()> {
     if !(1..=MAX_WRITE_BATCH_SIZE).contains(&count) {
         return Err(CommandError::new(
             ErrorCode::INVALID_LENGTH,
@@ -185,7 +185,7 @@ pub(super) fn check_statement_count(count: usize) -> Result<(), CommandError> {
     Ok(())
 }
 
-fn inline_documents(command: &Command) -> Result<Vec<RawDocumentBuf>, CommandError> {
+fn inline_documents(command: &Command) -> Result<Vec<RawDocumentBuf>> {
     let fields = Fields::new(&command.body, "insert");
     let documents = fields.documents("documents")?.ok_or_else(|| {
         CommandError::new(
@@ -201,7 +201,7 @@ pub(super) fn statements(
     command: &mut Command,
     name: &str,
     path: &str,
-) -> Result<Vec<CommandBody>, CommandError> {
+) -> Result<Vec<CommandBody>> {
     let statements = match command.take_sequence(name) {
         Some(sequence) => sequence
             .iter()

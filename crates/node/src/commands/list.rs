@@ -8,16 +8,13 @@ use crate::catalog::{Collection, ID_INDEX};
 use crate::command_table::Access;
 use crate::context::{Command, Outcome};
 use crate::dispatch::Request;
-use crate::error::{CommandError, ErrorCode};
+use crate::error::{CommandError, ErrorCode, Result};
 use crate::fields::Fields;
 use crate::namespace::Namespace;
 use crate::touched::EVERY_DATABASE;
 use crate::users::Rights;
 
-pub(super) fn list_databases(
-    request: &Request<'_>,
-    command: Command,
-) -> Result<Outcome, CommandError> {
+pub(super) fn list_databases(request: &Request<'_>, command: Command) -> Result<Outcome> {
     let fields = Fields::new(&command.body, "listDatabases");
     let names_only = fields.flag("nameOnly")?;
     let filter = fields.document("filter")?.map(Matcher::parse).transpose()?;
@@ -60,10 +57,7 @@ pub(super) fn list_databases(
     reply(&answer)
 }
 
-pub(super) fn list_collections(
-    request: &Request<'_>,
-    command: Command,
-) -> Result<Outcome, CommandError> {
+pub(super) fn list_collections(request: &Request<'_>, command: Command) -> Result<Outcome> {
     let fields = Fields::new(&command.body, "listCollections");
     let names_only = fields.flag("nameOnly")?;
     let filter = fields.document("filter")?.map(Matcher::parse).transpose()?;

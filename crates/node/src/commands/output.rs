@@ -15,7 +15,7 @@ use super::common::count_capped;
 use super::insert::{check_writable, with_timestamps};
 use crate::catalog::Collection;
 use crate::dispatch::Request;
-use crate::error::{CommandError, ErrorCode};
+use crate::error::{CommandError, ErrorCode, Result};
 use crate::fields::to_raw;
 use crate::namespace::Namespace;
 use crate::repeated_fields::{self, rewrite};
@@ -42,11 +42,7 @@ pub(super) struct Sink<'a, 'r> {
 }
 
 impl Sink<'_, '_> {
-    pub(super) fn write(
-        &self,
-        output: &Output,
-        documents: Documents,
-    ) -> Result<Option<Commit>, CommandError> {
+    pub(super) fn write(&self, output: &Output, documents: Documents) -> Result<Option<Commit>> {
         match output {
             Output::Out { database, collection } => {
                 self.replace(&self.target(database.as_deref(), collection)?, documents)
@@ -58,7 +54,7 @@ impl Sink<'_, '_> {
         }
     }
 
-    fn target(&self, database: Option<&str>, name: &str) -> Result<Namespace, CommandError> {
+    fn target(&self, database: Option<&str>, name: &str) -> Result<Namespace> {
         let namespace = Namespace::new(database.unwrap_or(self.request.database), name)?;
         check_writable(&namespace)?;
         if let Some(found) = self.request.node.catalog().get(&namespace) {
@@ -69,11 +65,7 @@ impl Sink<'_, '_> {
 
     /// Fills a collection on the side and puts it in place of the target, so that readers see the
     /// old documents or the new ones.
-    fn replace(
-        &self,
-        target: &Namespace,
-        documents: Documents,
-    ) -> Result<Option<Commit>, CommandError> {
+    fn replace(&self, target: &Namespace, documents: Documents) -> Result<Option<Commit>> {
         let name = format!("{SIDE}{:016x}", self.request.node.next_seed());
         let side = Namespace::new(&target.database, &name)?;
         let filled = self.fill(&side, target, documents);
@@ -95,7 +87,7 @@ impl Sink<'_, '_> {
         side: &Namespace,
         target: &Namespace,
         mut documents: Documents,
-    ) -> Result<Document, CommandError> {
+    ) -> Result<Document> {
         let mut writer = self.request.write();
         let existing = writer.collection(target);
         if existing.as_ref().is_some_and(|known| known.capped.is_some()) {
@@ -130,7 +122,7 @@ impl Sink<'_, '_> {
         &self,
         stage: &str,
         documents: &mut Documents,
-    ) -> Result<(Vec<Document>, Charge), CommandError> {
+    ) -> Result<(Vec<Document>, Charge)> {
         let mut charge = self.request.meter().charge();
         let mut chunk = Vec::new();
         while chunk.len() < OUTPUT_CHUNK && charge.bytes() < OUTPUT_BYTES {
@@ -147,7 +139,7 @@ impl Sink<'_, '_> {
         merge: &Merge,
         target: &Namespace,
         mut documents: Documents,
-    ) -> Result<Option<Commit>, CommandError> {
+    ) -> Result<Option<Commit>> {
         let mut commit = None;
         let mut checked = false;
         loop {
@@ -185,7 +177,7 @@ impl Sink<'_, '_> {
         writer: &mut Writer<'_>,
         collection: &mut Arc<Collection>,
         document: &Document,
-    ) -> Result<(), CommandError> {
+    ) -> Result<()> {
         let mut query = Document::new();
         for field in &merge.on {
             let value = document.get(field).cloned().unwrap_or(Bson::Null);
@@ -262,7 +254,7 @@ fn matched(merge: &Merge, document: &Document) -> CommandError {
 }
 
 /// The fields of `on` must be those of a unique index, so that at most one document is met.
-fn check_merge_key(merge: &Merge, collection: &Collection) -> Result<(), CommandError> {
+fn check_merge_key(merge: &Merge, collection: &Collection) -> Result<()> {
     let covered = collection.indexes.iter().any(|index| {
         let names: Vec<_> = index.paths.iter().map(|path| path.as_str()).collect();
         index.unique
@@ -282,7 +274,7 @@ fn put_in_place(
     side: &Namespace,
     target: &Namespace,
     seen: &Document,
-) -> Result<(), CommandError> {
+) -> Result<()> {
     let current = writer.unused_collection(target)?;
     if described(current.as_deref()) != *seen {
         return Err(fail!(
@@ -302,7 +294,7 @@ fn described(collection: Option<&Collection>) -> Document {
 
 impl Writer<'_> {
     /// Drops what `$out` left behind when its process ended, or its primary stepped down.
-    pub(crate) fn drop_side_collections(&mut self) -> Result<(), CommandError> {
+    pub(crate) fn drop_side_collections(&mut self) -> Result<()> {
         let is_number =
             |rest: &str| rest.len() == 16 && rest.bytes().all(|byte| byte.is_ascii_hexdigit());
         let is_side = |known: &&Arc<Collection>| {

@@ -5,15 +5,15 @@
 
 use crate::context::{Command, Outcome};
 use crate::dispatch::Request;
-use crate::error::{CommandError, ErrorCode};
+use crate::error::{CommandError, ErrorCode, Result};
 
 /// A command of a replica set at a member that belongs to none.
-pub(super) fn needs_a_set(_: &Request<'_>, _: Command) -> Result<Outcome, CommandError> {
+pub(super) fn needs_a_set(_: &Request<'_>, _: Command) -> Result<Outcome> {
     Err(CommandError::new(ErrorCode::NO_REPLICATION_ENABLED, "not running with --replSet"))
 }
 
 /// A command about the process, at a member that is only a value in one.
-pub(super) fn needs_a_process(request: &Request<'_>, _: Command) -> Result<Outcome, CommandError> {
+pub(super) fn needs_a_process(request: &Request<'_>, _: Command) -> Result<Outcome> {
     Err(fail!(
         COMMAND_NOT_SUPPORTED,
         "{} is answered by a server only; this member runs inside of one",

@@ -8,7 +8,7 @@ use bson::{Bson, Document, doc};
 use super::common::reply;
 use crate::context::{Command, Outcome};
 use crate::dispatch::Request;
-use crate::error::{CommandError, ErrorCode};
+use crate::error::{CommandError, ErrorCode, Result};
 use crate::fields::Fields;
 use crate::generic_arguments::is_generic;
 use crate::node::MAX_CLOCK_DRIFT_SECS;
@@ -60,10 +60,7 @@ fn parameters(request: &Request<'_>) -> Document {
     parameters
 }
 
-pub(super) fn get_parameter(
-    request: &Request<'_>,
-    command: Command,
-) -> Result<Outcome, CommandError> {
+pub(super) fn get_parameter(request: &Request<'_>, command: Command) -> Result<Outcome> {
     let option = |name| match command.body.get("getParameter") {
         Some(Bson::Document(options)) => options.get_bool(name).unwrap_or(false),
         _ => false,
@@ -96,10 +93,7 @@ pub(super) fn get_parameter(
 }
 
 /// Changes the parameters that are named, all of them or, if one of them cannot be changed, none.
-pub(super) fn set_parameter(
-    request: &Request<'_>,
-    command: Command,
-) -> Result<Outcome, CommandError> {
+pub(super) fn set_parameter(request: &Request<'_>, command: Command) -> Result<Outcome> {
     let fields = Fields::new(&command.body, "setParameter");
     let known = parameters(request);
     let names = command.body.keys().skip(1).filter(|name| !is_generic(name.as_bytes()));
@@ -120,7 +114,7 @@ enum Setting {
 }
 
 impl Setting {
-    fn read(name: &str, fields: &Fields<'_>, known: &Document) -> Result<Self, CommandError> {
+    fn read(name: &str, fields: &Fields<'_>, known: &Document) -> Result<Self> {
         // Those of a set are there on its members alone.
         if !known.contains_key(name) {
             return Err(not_found(Some(name)));
@@ -193,10 +187,7 @@ fn not_found(name: Option<&str>) -> CommandError {
     )
 }
 
-pub(super) fn configure_fail_point(
-    request: &Request<'_>,
-    command: Command,
-) -> Result<Outcome, CommandError> {
+pub(super) fn configure_fail_point(request: &Request<'_>, command: Command) -> Result<Outcome> {
     let count = request.node.fail_points().configure(&command.body.to_document())?;
     reply(&doc! { "count": count, "ok": 1.0 })
 }

@@ -9,7 +9,7 @@ use bson::{Bson, doc};
 use super::common::reply;
 use crate::context::{Command, Outcome};
 use crate::dispatch::Request;
-use crate::error::{CommandError, ErrorCode};
+use crate::error::{CommandError, ErrorCode, Result};
 use crate::writer::oplog_namespace;
 
 /// The least that an oplog may be made, in megabytes.
@@ -21,10 +21,7 @@ const MAX_MEGABYTES: f64 = (1_u64 << 30) as f64;
 /// The longest retention, in hours: a century is for ever.
 const MAX_HOURS: f64 = 876_000.0;
 
-pub(super) fn resize_oplog(
-    request: &Request<'_>,
-    command: Command,
-) -> Result<Outcome, CommandError> {
+pub(super) fn resize_oplog(request: &Request<'_>, command: Command) -> Result<Outcome> {
     let size = number(&command, "size")?;
     let hours = number(&command, "minRetentionHours")?;
     if size.is_none() && hours.is_none() {
@@ -62,7 +59,7 @@ pub(super) fn resize_oplog(
     reply(&doc! { "ok": 1.0 })
 }
 
-fn number(command: &Command, name: &str) -> Result<Option<f64>, CommandError> {
+fn number(command: &Command, name: &str) -> Result<Option<f64>> {
     match command.body.get(name) {
         None | Some(Bson::Null) => Ok(None),
         Some(Bson::Double(number)) => Ok(Some(*number)),

@@ -7,7 +7,7 @@ use bson::{Bson, Document, doc};
 use super::common::reply;
 use crate::context::{Command, Outcome};
 use crate::dispatch::Request;
-use crate::error::{CommandError, ErrorCode};
+use crate::error::{CommandError, ErrorCode, Result};
 use crate::fields::Fields;
 use crate::sessions::{SESSION_TIMEOUT_MINUTES, SessionId};
 use crate::users::{LoggedIn, session_owner};
@@ -15,7 +15,7 @@ use crate::users::{LoggedIn, session_owner};
 /// The most sessions that one command may name, the server's own limit for `endSessions`.
 const MAX_SESSIONS_PER_COMMAND: usize = 10_000;
 
-pub(super) fn start(request: &Request<'_>, _: Command) -> Result<Outcome, CommandError> {
+pub(super) fn start(request: &Request<'_>, _: Command) -> Result<Outcome> {
     let now = request.context.now;
     let id = request.node.write(now).generator().uuid_bytes();
     let session = SessionId::from_bytes(id);
@@ -27,7 +27,7 @@ pub(super) fn start(request: &Request<'_>, _: Command) -> Result<Outcome, Comman
     })
 }
 
-pub(super) fn refresh(request: &Request<'_>, command: Command) -> Result<Outcome, CommandError> {
+pub(super) fn refresh(request: &Request<'_>, command: Command) -> Result<Outcome> {
     let now = request.context.now.monotonic;
     for session in named_sessions(request, &command)? {
         request.node.sessions().refresh(session, owner(request), now)?;
@@ -37,7 +37,7 @@ pub(super) fn refresh(request: &Request<'_>, command: Command) -> Result<Outcome
 
 /// Ends sessions and their cursors. What runs in them may finish: the client that ends its sessions
 /// on its way out has had its answers.
-pub(super) fn end(request: &Request<'_>, command: Command) -> Result<Outcome, CommandError> {
+pub(super) fn end(request: &Request<'_>, command: Command) -> Result<Outcome> {
     let named: BTreeSet<_> = named_sessions(request, &command)?.into_iter().collect();
     let own = owner(request);
     let ends = |session: &SessionId, who: Option<&LoggedIn>| {
@@ -50,7 +50,7 @@ pub(super) fn end(request: &Request<'_>, command: Command) -> Result<Outcome, Co
 }
 
 /// Ends sessions of the own user, all of them if none is named, with all that runs in them.
-pub(super) fn kill(request: &Request<'_>, command: Command) -> Result<Outcome, CommandError> {
+pub(super) fn kill(request: &Request<'_>, command: Command) -> Result<Outcome> {
     let named: BTreeSet<_> = named_sessions(request, &command)?.into_iter().collect();
     let own = owner(request);
     kill_where(request, |session, who| {
@@ -59,7 +59,7 @@ pub(super) fn kill(request: &Request<'_>, command: Command) -> Result<Outcome, C
 }
 
 /// Ends the sessions of some users, or of all.
-pub(super) fn kill_all(request: &Request<'_>, command: Command) -> Result<Outcome, CommandError> {
+pub(super) fn kill_all(request: &Request<'_>, command: Command) -> Result<Outcome> {
     let mut users = Vec::new();
     for item in items(request, &command)? {
         users.push(user(&Fields::new(item, request.name))?);
@@ -68,10 +68,7 @@ pub(super) fn kill_all(request: &Request<'_>, command: Command) -> Result<Outcom
 }
 
 /// Ends the sessions that one of the patterns describes, or all.
-pub(super) fn kill_by_pattern(
-    request: &Request<'_>,
-    command: Command,
-) -> Result<Outcome, CommandError> {
+pub(super) fn kill_by_pattern(request: &Request<'_>, command: Command) -> Result<Outcome> {
     let mut patterns = Vec::new();
     for item in items(request, &command)? {
         patterns.push(Pattern::parse(&Fields::new(item, request.name))?);
@@ -89,7 +86,7 @@ struct Pattern {
 }
 
 impl Pattern {
-    fn parse(fields: &Fields<'_>) -> Result<Self, CommandError> {
+    fn parse(fields: &Fields<'_>) -> Result<Self> {
         let uid_of = |fields: &Fields<'_>| match fields.raw("uid") {
             None => Ok(None),
             Some(Bson::Binary(uid)) => Ok(Some(uid.bytes.clone())),
@@ -125,7 +122,7 @@ impl Pattern {
     }
 }
 
-fn user(fields: &Fields<'_>) -> Result<LoggedIn, CommandError> {
+fn user(fields: &Fields<'_>) -> Result<LoggedIn> {
     Ok(LoggedIn {
         name: fields.required_string("user")?.to_owned(),
         database: fields.required_string("db")?.to_owned(),
@@ -134,10 +131,7 @@ fn user(fields: &Fields<'_>) -> Result<LoggedIn, CommandError> {
 
 /// What `$listSessions` and `$listLocalSessions` start from: all users' sessions for users that may
 /// see them and ask for them, otherwise the own user's.
-pub(super) fn visible_sessions(
-    request: &Request<'_>,
-    stage: &Document,
-) -> Result<Vec<Document>, CommandError> {
+pub(super) fn visible_sessions(request: &Request<'_>, stage: &Document) -> Result<Vec<Document>> {
     let options = stage.values().next().and_then(Bson::as_document);
     if options.is_some_and(|options| options.get_bool("allUsers").unwrap_or(false)) {
         let question = Command::new(doc! { "currentOp": 1, "$db": "admin" });
@@ -157,7 +151,7 @@ fn owner(request: &Request<'_>) -> Option<LoggedIn> {
 fn kill_where(
     request: &Request<'_>,
     ends: impl Fn(&SessionId, Option<&LoggedIn>) -> bool,
-) -> Result<Outcome, CommandError> {
+) -> Result<Outcome> {
     let ended = request.node.sessions().end(ends);
     request.node.operations().kill_sessions(&ended, &request.context.interrupt);
     request.node.write(request.context.now).end_transactions(|session| ended.contains(session));
@@ -165,18 +159,12 @@ fn kill_where(
     reply(&doc! { "ok": 1.0 })
 }
 
-fn named_sessions(
-    request: &Request<'_>,
-    command: &Command,
-) -> Result<Vec<SessionId>, CommandError> {
+fn named_sessions(request: &Request<'_>, command: &Command) -> Result<Vec<SessionId>> {
     items(request, command)?.into_iter().map(SessionId::from_lsid).collect()
 }
 
 /// The documents that a command lists.
-fn items<'c>(
-    request: &Request<'_>,
-    command: &'c Command,
-) -> Result<Vec<&'c Document>, CommandError> {
+fn items<'c>(request: &Request<'_>, command: &'c Command) -> Result<Vec<&'c Document>> {
     let fields = Fields::new(&command.body, request.name);
     let Some(Bson::Array(items)) = command.body.get(request.name) else {
         let given = command.body.get(request.name).unwrap_or(&Bson::Null);

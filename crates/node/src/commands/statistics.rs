@@ -15,7 +15,7 @@ use crate::catalog::Collection;
 use crate::context::{Command, Outcome};
 use crate::cursors::CursorStatistics;
 use crate::dispatch::Request;
-use crate::error::{CommandError, ErrorCode};
+use crate::error::{CommandError, ErrorCode, Result};
 use crate::fields::Fields;
 use crate::index_sizes::index_size;
 use crate::namespace::Namespace;
@@ -26,7 +26,7 @@ use crate::writer::{Totals, index_keys_of};
 /// Problems that `validate` lists before it only counts them.
 const MAX_LISTED_PROBLEMS: usize = 100;
 
-pub(super) fn server_status(request: &Request<'_>, _: Command) -> Result<Outcome, CommandError> {
+pub(super) fn server_status(request: &Request<'_>, _: Command) -> Result<Outcome> {
     let (now, started) = (request.context.now, request.node.started());
     let uptime = now.monotonic.since(started.monotonic);
     let CursorStatistics { open, pinned, no_timeout, timed_out, opened } =
@@ -142,10 +142,7 @@ fn parse_process(status: &str, stat: &str) -> Option<(Document, i64)> {
     Some((memory, faults))
 }
 
-pub(super) fn collection_statistics(
-    request: &Request<'_>,
-    command: Command,
-) -> Result<Outcome, CommandError> {
+pub(super) fn collection_statistics(request: &Request<'_>, command: Command) -> Result<Outcome> {
     let namespace = request.namespace(&command)?;
     let scale = scale(&Fields::new(&command.body, "collStats"))?;
     let Some(collection) = request.node.catalog().get(&namespace).cloned() else {
@@ -169,7 +166,7 @@ pub(super) fn stage_figures(
     namespace: &Namespace,
     collection: Option<&Arc<Collection>>,
     options: &Document,
-) -> Result<Document, CommandError> {
+) -> Result<Document> {
     let fields = Fields::new(options, "$collStats");
     let mut answer = doc! {
         "ns": namespace.to_string(),
@@ -204,7 +201,7 @@ fn figures(
     collection: &Collection,
     totals: Totals,
     scale: i64,
-) -> Result<Document, CommandError> {
+) -> Result<Document> {
     let mut sizes = Document::new();
     let mut index_bytes = 0;
     for index in &collection.indexes {
@@ -234,7 +231,7 @@ fn figures(
     Ok(figures)
 }
 
-fn scale(fields: &Fields<'_>) -> Result<i64, CommandError> {
+fn scale(fields: &Fields<'_>) -> Result<i64> {
     match fields.integer("scale")? {
         Some(scale) if scale < 1 => Err(CommandError::bad_value("scale has to be > 0")),
         Some(scale) => Ok(scale),
@@ -242,10 +239,7 @@ fn scale(fields: &Fields<'_>) -> Result<i64, CommandError> {
     }
 }
 
-pub(super) fn database_statistics(
-    request: &Request<'_>,
-    command: Command,
-) -> Result<Outcome, CommandError> {
+pub(super) fn database_statistics(request: &Request<'_>, command: Command) -> Result<Outcome> {
     let scale = scale(&Fields::new(&command.body, "dbStats"))?;
     let catalog = request.node.catalog();
     let (mut totals, mut indexes, mut index_bytes) = (Totals::default(), 0, 0);
@@ -282,7 +276,7 @@ pub(super) fn database_statistics(
     })
 }
 
-pub(super) fn validate(request: &Request<'_>, command: Command) -> Result<Outcome, CommandError> {
+pub(super) fn validate(request: &Request<'_>, command: Command) -> Result<Outcome> {
     let namespace = request.namespace(&command)?;
     let fields = Fields::new(&command.body, "validate");
     if fields.flag("background")? && fields.flag("full")? {
@@ -374,7 +368,7 @@ fn check_records(
     collection: &Arc<Collection>,
     view: &View,
     findings: &mut Findings,
-) -> Result<u64, CommandError> {
+) -> Result<u64> {
     let mut documents = 0;
     for pair in view.scan_records(collection.ident, Direction::Forward)? {
         request.context.interrupt.check()?;
@@ -405,11 +399,7 @@ struct Entries {
     unexpected: usize,
 }
 
-fn check_entries(
-    prefix: [u8; 8],
-    view: &View,
-    expected: &BTreeSet<Bytes>,
-) -> Result<Entries, CommandError> {
+fn check_entries(prefix: [u8; 8], view: &View, expected: &BTreeSet<Bytes>) -> Result<Entries> {
     let mut entries = Entries { present: 0, unexpected: 0 };
     for pair in view.scan_index(KeyRange::prefix(&prefix), Direction::Forward)? {
         entries.present += 1;
@@ -421,10 +411,7 @@ fn check_entries(
 }
 
 /// A fingerprint that two members with the same documents share, whatever order they came in.
-pub(super) fn database_hash(
-    request: &Request<'_>,
-    command: Command,
-) -> Result<Outcome, CommandError> {
+pub(super) fn database_hash(request: &Request<'_>, command: Command) -> Result<Outcome> {
     let fields = Fields::new(&command.body, "dbHash");
     let wanted = fields.array("collections")?.unwrap_or_default();
     let mut hashes = Document::new();

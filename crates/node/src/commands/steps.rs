@@ -17,7 +17,7 @@ use quorate_storage::key::RecordId;
 use super::common::LazyCompiler;
 use crate::body::CommandBody;
 use crate::catalog::Collection;
-use crate::error::CommandError;
+use crate::error::Result;
 use crate::fields::Fields;
 use crate::finder::{Found, InterruptSlot};
 use crate::plan::Plan;
@@ -68,7 +68,7 @@ impl<'q> Query<'q> {
         (statement, body): (&Fields<'_>, &'q CommandBody),
         name: &str,
         compiler: &LazyCompiler<'_>,
-    ) -> Result<Option<Self>, CommandError> {
+    ) -> Result<Option<Self>> {
         let id = body.get_raw_document(name).filter(|query| is_plain_id(query));
         let is_alone =
             !compiler.has_variables() && !statement.has("hint") && !statement.has("sort");
@@ -80,7 +80,7 @@ impl<'q> Query<'q> {
     }
 
     /// What tells whether a document matches.
-    pub(super) fn matcher(&self) -> Result<Arc<Matcher>, CommandError> {
+    pub(super) fn matcher(&self) -> Result<Arc<Matcher>> {
         match self {
             Self::Id(id) => Ok(Arc::new(Matcher::parse(&Document::try_from(*id)?)?)),
             Self::Matcher(matcher) => Ok(Arc::clone(matcher)),
@@ -147,7 +147,7 @@ impl<'q> Search<'q> {
         collection: &Arc<Collection>,
         asked: &Asked<'q>,
         interrupt: InterruptSlot,
-    ) -> Result<Self, CommandError> {
+    ) -> Result<Self> {
         let (source, by_key, by_keys) = match asked.query {
             Query::Id(id) if collection.id_index().is_some() => {
                 (Source::Id { id, is_looked_up: false }, true, true)
@@ -185,7 +185,7 @@ impl<'q> Search<'q> {
     }
 
     /// Looks the document up that is asked for by its `_id`. False if something else is asked for.
-    fn look_up(&mut self, collection: &Collection, present: &View) -> Result<bool, CommandError> {
+    fn look_up(&mut self, collection: &Collection, present: &View) -> Result<bool> {
         let Source::Id { id, is_looked_up } = &mut self.source else { return Ok(false) };
         if !std::mem::replace(is_looked_up, true) {
             self.group.extend(look_up(collection, present, id, &self.interrupt)?);
@@ -194,7 +194,7 @@ impl<'q> Search<'q> {
     }
 
     /// Finds the next documents in the snapshot.
-    fn fill(&mut self) -> Result<(), CommandError> {
+    fn fill(&mut self) -> Result<()> {
         let Source::Selection { selection, plan, stream } = &mut self.source else {
             return Ok(());
         };
@@ -222,7 +222,7 @@ impl<'q> Search<'q> {
     }
 
     /// Whether a document still is one that the statement asks for. A record keeps its `_id`.
-    fn matches(&self, document: &RawDocument) -> Result<Option<MatchDetails>, CommandError> {
+    fn matches(&self, document: &RawDocument) -> Result<Option<MatchDetails>> {
         match &self.source {
             Source::Id { .. } => Ok(Some(MatchDetails::default())),
             Source::Selection { selection, .. } => {
@@ -246,11 +246,7 @@ impl<'q> Search<'q> {
     }
 
     /// Begins at the front again if the collection was changed to the statement's harm meanwhile.
-    fn begins_again(
-        &mut self,
-        writer: &Writer<'_>,
-        collection: &Arc<Collection>,
-    ) -> Result<bool, CommandError> {
+    fn begins_again(&mut self, writer: &Writer<'_>, collection: &Arc<Collection>) -> Result<bool> {
         let changes = writer.changes_of(collection.ident);
         // A document that is named may have been removed and inserted again while the statement waited for a
         // transaction. What was changed before is passed over then.
@@ -308,14 +304,9 @@ impl Steps {
         writer: &mut Writer<'_>,
         collection: &mut Arc<Collection>,
         mut search: Search<'_>,
-        evaluate: impl Fn(&Found) -> Result<T, CommandError>,
-        mut change: impl FnMut(
-            &mut Writer<'_>,
-            &mut Arc<Collection>,
-            &Found,
-            T,
-        ) -> Result<(), CommandError>,
-    ) -> Result<(), CommandError> {
+        evaluate: impl Fn(&Found) -> Result<T>,
+        mut change: impl FnMut(&mut Writer<'_>, &mut Arc<Collection>, &Found, T) -> Result<()>,
+    ) -> Result<()> {
         while let Some(found) = self.next(writer, collection, &mut search)? {
             let record = found.record;
             let how = (&evaluate, &mut change);
@@ -339,7 +330,7 @@ impl Steps {
         writer: &mut Writer<'_>,
         collection: &mut Arc<Collection>,
         search: &mut Search<'_>,
-    ) -> Result<Option<Found>, CommandError> {
+    ) -> Result<Option<Found>> {
         loop {
             if search.group.is_empty() {
                 self.find(writer, collection, search)?;
@@ -372,7 +363,7 @@ impl Steps {
         writer: &mut Writer<'_>,
         collection: &mut Arc<Collection>,
         search: &mut Search<'_>,
-    ) -> Result<(), CommandError> {
+    ) -> Result<()> {
         if search.by_key && !search.is_long {
             if self.began {
                 writer.give_way()?;
@@ -396,7 +387,7 @@ impl Steps {
         &mut self,
         writer: &mut Writer<'_>,
         collection: &mut Arc<Collection>,
-    ) -> Result<(), CommandError> {
+    ) -> Result<()> {
         self.gave_way = true;
         *collection = current(writer, collection)?;
         if !commits_together(collection) {
@@ -412,7 +403,7 @@ impl Steps {
         collection: &Collection,
         search: &Search<'_>,
         found: Found,
-    ) -> Result<Option<Found>, CommandError> {
+    ) -> Result<Option<Found>> {
         if !self.gave_way {
             return Ok(Some(found));
         }
@@ -434,8 +425,8 @@ impl Steps {
         collection: &mut Arc<Collection>,
         search: &Search<'_>,
         mut found: Found,
-        evaluate: &impl Fn(&Found) -> Result<T, CommandError>,
-    ) -> Result<Option<(Found, T)>, CommandError> {
+        evaluate: &impl Fn(&Found) -> Result<T>,
+    ) -> Result<Option<(Found, T)>> {
         for _ in 0..MAX_LOST_EVALUATIONS {
             let (value, lock_was_free) = writer.evaluate(|| evaluate(&found))?;
             if !lock_was_free {
@@ -468,15 +459,10 @@ impl Steps {
         search: &Search<'_>,
         mut found: Found,
         (evaluate, change): (
-            &impl Fn(&Found) -> Result<T, CommandError>,
-            &mut impl FnMut(
-                &mut Writer<'_>,
-                &mut Arc<Collection>,
-                &Found,
-                T,
-            ) -> Result<(), CommandError>,
+            &impl Fn(&Found) -> Result<T>,
+            &mut impl FnMut(&mut Writer<'_>, &mut Arc<Collection>, &Found, T) -> Result<()>,
         ),
-    ) -> Result<bool, CommandError> {
+    ) -> Result<bool> {
         loop {
             let evaluated = self.evaluate(writer, collection, search, found, evaluate)?;
             let Some((same, value)) = evaluated else { return Ok(false) };
@@ -499,10 +485,7 @@ impl Steps {
     }
 
     /// Ends a statement: what it changed is committed, even if it failed on the way.
-    pub(super) fn end<T>(
-        writer: &mut Writer<'_>,
-        result: Result<T, CommandError>,
-    ) -> Result<T, CommandError> {
+    pub(super) fn end<T>(writer: &mut Writer<'_>, result: Result<T>) -> Result<T> {
         let settled = writer.settle();
         result.and_then(|value| settled.map(|()| value))
     }
@@ -514,7 +497,7 @@ fn commits_together(collection: &Collection) -> bool {
     collection.indexes.iter().all(|index| !index.unique || index.is_id())
 }
 
-fn current(writer: &Writer<'_>, collection: &Collection) -> Result<Arc<Collection>, CommandError> {
+fn current(writer: &Writer<'_>, collection: &Collection) -> Result<Arc<Collection>> {
     let found = writer.collection(&collection.namespace);
     found.filter(|found| found.uuid == collection.uuid).ok_or_else(|| {
         fail!(
@@ -543,7 +526,7 @@ mod tests {
         node: &Node,
         query: &Query<'_>,
         wanted: Wanted,
-        evaluate: impl Fn(&Interrupt, &Found) -> Result<T, CommandError>,
+        evaluate: impl Fn(&Interrupt, &Found) -> Result<T>,
         mut change: impl FnMut(&Writer<'_>, &Found, T),
     ) {
         let interrupt = Arc::new(Interrupt::default());
@@ -567,7 +550,7 @@ mod tests {
         Steps::end(&mut writer, result).unwrap();
     }
 
-    fn ask(interrupt: &Interrupt, times: usize) -> Result<(), CommandError> {
+    fn ask(interrupt: &Interrupt, times: usize) -> Result<()> {
         (0..times).try_for_each(|_| interrupt.check_held_evaluation())
     }
 

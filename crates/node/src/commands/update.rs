@@ -20,7 +20,7 @@ use crate::body::CommandBody;
 use crate::catalog::Collection;
 use crate::context::{Command, Outcome};
 use crate::dispatch::Request;
-use crate::error::{CommandError, ErrorCode};
+use crate::error::{CommandError, ErrorCode, Result};
 use crate::fields::{Fields, check_known, to_raw};
 use crate::finder::Found;
 use crate::namespace::Namespace;
@@ -51,7 +51,7 @@ struct Updated {
     upserted: Option<Bson>,
 }
 
-pub(super) fn update(request: &Request<'_>, mut command: Command) -> Result<Outcome, CommandError> {
+pub(super) fn update(request: &Request<'_>, mut command: Command) -> Result<Outcome> {
     let namespace = request.namespace(&command)?;
     check_writable(&namespace)?;
     let statements = statements(&mut command, "updates", "update")?;
@@ -133,10 +133,7 @@ struct Statement<'s> {
     hint: Option<&'s Bson>,
 }
 
-fn summary(
-    results: &[Result<Updated, CommandError>],
-    retried: &[Retried],
-) -> Result<RawDocumentBuf, CommandError> {
+fn summary(results: &[Result<Updated>], retried: &[Retried]) -> Result<RawDocumentBuf> {
     let done = || results.iter().flatten();
     let matched: u64 = done().map(|updated| updated.matched).sum();
     let modified: u64 = done().map(|updated| updated.modified).sum();
@@ -207,7 +204,7 @@ impl<'s> ParsedUpdate<'s> {
         name: &str,
         compiler: &LazyCompiler<'_>,
         (context, bypass_validation): (UpdateContext, bool),
-    ) -> Result<Option<Self>, CommandError> {
+    ) -> Result<Option<Self>> {
         let is_alone =
             !compiler.has_variables() && !statement.has("arrayFilters") && !statement.has("c");
         let source = body.get_raw_document(name).filter(|_| is_alone);
@@ -229,7 +226,7 @@ impl<'s> ParsedUpdate<'s> {
         is_general || self.plain.as_ref().is_some_and(PlainUpdate::is_replacement)
     }
 
-    fn general(&self) -> Result<&GeneralUpdate, CommandError> {
+    fn general(&self) -> Result<&GeneralUpdate> {
         if let (None, Some(plain)) = (self.general.get(), &self.plain) {
             let update = plain.general()?;
             return Ok(self.general.get_or_init(|| update.into()));
@@ -238,7 +235,7 @@ impl<'s> ParsedUpdate<'s> {
     }
 
     /// The document after the update; none if it stays the same.
-    pub(super) fn apply(&self, found: &Found) -> Result<Option<Changed>, CommandError> {
+    pub(super) fn apply(&self, found: &Found) -> Result<Option<Changed>> {
         let context = self.context.with_array_index(found.details.array_index);
         let plain = self.plain.as_ref().map(|plain| plain.change(&found.document, &context));
         match plain {
@@ -268,11 +265,7 @@ impl<'s> ParsedUpdate<'s> {
     }
 
     /// The document that the query and the update describe.
-    pub(super) fn upserted(
-        &self,
-        writer: &mut Writer<'_>,
-        query: &Query<'_>,
-    ) -> Result<Document, CommandError> {
+    pub(super) fn upserted(&self, writer: &mut Writer<'_>, query: &Query<'_>) -> Result<Document> {
         let update = &self.general()?.update;
         let mut document = update.upsert_document(&*query.matcher()?, &self.context)?;
         if !document.contains_key("_id") {
@@ -291,7 +284,7 @@ impl<'s> ParsedUpdate<'s> {
         writer: &mut Writer<'_>,
         namespace: &Namespace,
         document: &Document,
-    ) -> Result<(), CommandError> {
+    ) -> Result<()> {
         let raw = vec![to_raw(document)?];
         writer.without_waiting(|writer| {
             let mut collection = writer.collection_or_create(namespace)?;
@@ -307,7 +300,7 @@ impl<'s> ParsedUpdate<'s> {
         collection: &mut Arc<Collection>,
         found: &Found,
         change: Changed,
-    ) -> Result<(), CommandError> {
+    ) -> Result<()> {
         writer.check_interrupt()?;
         let Changed { whole, known } = change;
         let touched = self.general.get().and_then(|general| general.touched.as_ref());
@@ -332,10 +325,7 @@ impl<'s> ParsedUpdate<'s> {
 
 /// The time as updates see it, and what the command says of empty timestamps. The timestamp follows once the write lock
 /// is held.
-pub(super) fn update_context(
-    request: &Request<'_>,
-    command: &Fields<'_>,
-) -> Result<UpdateContext, CommandError> {
+pub(super) fn update_context(request: &Request<'_>, command: &Fields<'_>) -> Result<UpdateContext> {
     let now = DateTime::from_millis(request.context.now.wall.as_millis());
     let timestamp = Timestamp { time: 0, increment: 0 };
     let keep_empty_timestamps = command.flag(KEEP_EMPTY_TIMESTAMPS)?;
@@ -347,7 +337,7 @@ fn update_statement(
     writer: &mut Writer<'_>,
     (namespace, place): (&Namespace, usize),
     statement: &Statement<'_>,
-) -> Result<Updated, CommandError> {
+) -> Result<Updated> {
     loop {
         match try_update_statement(request, writer, (namespace, place), statement) {
             // Nothing matched. Once the transaction in the way has ended, something may.
@@ -366,7 +356,7 @@ fn try_update_statement(
     writer: &mut Writer<'_>,
     (namespace, place): (&Namespace, usize),
     statement: &Statement<'_>,
-) -> Result<Updated, CommandError> {
+) -> Result<Updated> {
     let Statement { query, parsed, multi, upserts, hint } = statement;
     let mut updated = Updated::default();
     if let Some(mut collection) = writer.collection(namespace) {
@@ -417,7 +407,7 @@ fn read_statement<'s>(
     request: &Request<'_>,
     command: &Fields<'_>,
     statement: &'s CommandBody,
-) -> Result<Statement<'s>, CommandError> {
+) -> Result<Statement<'s>> {
     let fields = Fields::new(statement, "update.updates");
     check_collation(&fields)?;
     let missing = |name: &str| {
@@ -461,7 +451,7 @@ fn pipeline_constants(
     statement: &Fields<'_>,
     change: &Bson,
     compiler: &LazyCompiler<'_>,
-) -> Result<Option<Compiler>, CommandError> {
+) -> Result<Option<Compiler>> {
     let Some(constants) = statement.document("c")? else { return Ok(None) };
     if !matches!(change, Bson::Array(_)) {
         return Err(CommandError::new(

@@ -10,7 +10,7 @@ use quorate_query::matcher::Matcher;
 use super::common::{WriteConcern, reply};
 use crate::context::{Command, Interrupt, Outcome};
 use crate::dispatch::Request;
-use crate::error::{CommandError, ErrorCode};
+use crate::error::{CommandError, ErrorCode, Result};
 use crate::fields::{Fields, check_known, to_raw, whole_number};
 use crate::finder::{Found, InterruptSlot};
 use crate::select::Selection;
@@ -20,10 +20,7 @@ use crate::users::{
 };
 use crate::writer::Writer;
 
-pub(super) fn create_user(
-    request: &Request<'_>,
-    command: Command,
-) -> Result<Outcome, CommandError> {
+pub(super) fn create_user(request: &Request<'_>, command: Command) -> Result<Outcome> {
     let fields = Fields::new(&command.body, "createUser");
     let name = fields.required_string("createUser")?;
     if name.is_empty() || request.database == "local" {
@@ -74,10 +71,7 @@ pub(super) fn create_user(
     Ok(concern.reply(to_raw(&doc! { "ok": 1.0 })?, writer.last_commit()))
 }
 
-pub(super) fn update_user(
-    request: &Request<'_>,
-    command: Command,
-) -> Result<Outcome, CommandError> {
+pub(super) fn update_user(request: &Request<'_>, command: Command) -> Result<Outcome> {
     let fields = Fields::new(&command.body, "updateUser");
     let name = fields.required_string("updateUser")?;
     let mut changes = Document::new();
@@ -98,20 +92,14 @@ pub(super) fn update_user(
     change_user(request, &command, name, |user| user.extend(changes))
 }
 
-pub(super) fn grant_roles(
-    request: &Request<'_>,
-    command: Command,
-) -> Result<Outcome, CommandError> {
+pub(super) fn grant_roles(request: &Request<'_>, command: Command) -> Result<Outcome> {
     change_roles(request, &command, |current, named| {
         current.retain(|role| !named.contains(role));
         current.extend(named);
     })
 }
 
-pub(super) fn revoke_roles(
-    request: &Request<'_>,
-    command: Command,
-) -> Result<Outcome, CommandError> {
+pub(super) fn revoke_roles(request: &Request<'_>, command: Command) -> Result<Outcome> {
     change_roles(request, &command, |current, named| current.retain(|role| !named.contains(role)))
 }
 
@@ -119,7 +107,7 @@ fn change_roles(
     request: &Request<'_>,
     command: &Command,
     change: impl FnOnce(&mut Vec<Bson>, Vec<Bson>),
-) -> Result<Outcome, CommandError> {
+) -> Result<Outcome> {
     let fields = Fields::new(&command.body, request.name);
     let name = fields.required_string(request.name)?;
     let named = roles(request, &fields)?.unwrap_or_default();
@@ -135,7 +123,7 @@ fn change_user(
     command: &Command,
     name: &str,
     change: impl FnOnce(&mut Document),
-) -> Result<Outcome, CommandError> {
+) -> Result<Outcome> {
     let concern = WriteConcern::parse(command)?;
     let id = format!("{}.{name}", request.database);
     let mut writer = request.node.write(request.context.now);
@@ -150,7 +138,7 @@ fn change_user(
     Ok(concern.reply(to_raw(&doc! { "ok": 1.0 })?, writer.last_commit()))
 }
 
-pub(super) fn drop_user(request: &Request<'_>, command: Command) -> Result<Outcome, CommandError> {
+pub(super) fn drop_user(request: &Request<'_>, command: Command) -> Result<Outcome> {
     let fields = Fields::new(&command.body, "dropUser");
     let name = fields.required_string("dropUser")?;
     let id = format!("{}.{name}", request.database);
@@ -160,12 +148,12 @@ pub(super) fn drop_user(request: &Request<'_>, command: Command) -> Result<Outco
     }
 }
 
-pub(super) fn drop_all_users(request: &Request<'_>, _: Command) -> Result<Outcome, CommandError> {
+pub(super) fn drop_all_users(request: &Request<'_>, _: Command) -> Result<Outcome> {
     let removed = remove_users(request, &doc! { "db": request.database })?;
     reply(&doc! { "n": removed as i32, "ok": 1.0 })
 }
 
-fn remove_users(request: &Request<'_>, query: &Document) -> Result<usize, CommandError> {
+fn remove_users(request: &Request<'_>, query: &Document) -> Result<usize> {
     let mut writer = request.node.write(request.context.now);
     let found = stored(&writer, query)?;
     if let Some(collection) = writer.collection(&users_namespace()) {
@@ -176,7 +164,7 @@ fn remove_users(request: &Request<'_>, query: &Document) -> Result<usize, Comman
     Ok(found.len())
 }
 
-pub(super) fn users_info(request: &Request<'_>, command: Command) -> Result<Outcome, CommandError> {
+pub(super) fn users_info(request: &Request<'_>, command: Command) -> Result<Outcome> {
     let fields = Fields::new(&command.body, "usersInfo");
     let one = |value: &Bson| match value {
         Bson::String(name) => Some(doc! { "_id": format!("{}.{name}", request.database) }),
@@ -221,7 +209,7 @@ fn credentials(
     fields: &Fields<'_>,
     name: &str,
     password: &str,
-) -> Result<Document, CommandError> {
+) -> Result<Document> {
     let wanted = match fields.array("mechanisms")? {
         None => Mechanism::ALL.to_vec(),
         Some([]) => return Err(CommandError::bad_value("mechanisms field must not be empty")),
@@ -244,7 +232,7 @@ fn credentials(
 }
 
 /// The roles a command names, if it names any. All must exist, and be the client's to give and take.
-fn roles(request: &Request<'_>, fields: &Fields<'_>) -> Result<Option<Vec<Bson>>, CommandError> {
+fn roles(request: &Request<'_>, fields: &Fields<'_>) -> Result<Option<Vec<Bson>>> {
     let Some(named) = fields.array("roles")? else { return Ok(None) };
     let mut roles = Vec::with_capacity(named.len());
     for value in named {
@@ -264,7 +252,7 @@ fn roles(request: &Request<'_>, fields: &Fields<'_>) -> Result<Option<Vec<Bson>>
     Ok(Some(roles))
 }
 
-fn stored(writer: &Writer<'_>, query: &Document) -> Result<Vec<Found>, CommandError> {
+fn stored(writer: &Writer<'_>, query: &Document) -> Result<Vec<Found>> {
     let Some(collection) = writer.collection(&users_namespace()) else { return Ok(Vec::new()) };
     let matcher = Arc::new(Matcher::parse(query)?);
     let interrupt = InterruptSlot::new(Arc::new(Interrupt::default()));

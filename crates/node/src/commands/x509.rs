@@ -8,27 +8,20 @@ use bson::{Document, doc};
 use super::common::reply;
 use crate::context::{Command, Outcome};
 use crate::dispatch::Request;
-use crate::error::{CommandError, ErrorCode};
+use crate::error::{CommandError, ErrorCode, Result};
 use crate::fields::Fields;
 use crate::users::{EXTERNAL, LoggedIn, failed, find_user};
 
 const MECHANISM: &str = "MONGODB-X509";
 
-pub(super) fn authenticate(
-    request: &Request<'_>,
-    command: Command,
-) -> Result<Outcome, CommandError> {
+pub(super) fn authenticate(request: &Request<'_>, command: Command) -> Result<Outcome> {
     let mut answer = log_in(request, &command.body.to_document(), request.database)?;
     answer.insert("ok", 1.0);
     reply(&answer)
 }
 
 /// Logs the connection in as the holder of its certificate.
-pub(super) fn log_in(
-    request: &Request<'_>,
-    body: &Document,
-    database: &str,
-) -> Result<Document, CommandError> {
+pub(super) fn log_in(request: &Request<'_>, body: &Document, database: &str) -> Result<Document> {
     let fields = Fields::new(body, "authenticate");
     let mechanism = fields.required_string("mechanism")?;
     if mechanism != MECHANISM {

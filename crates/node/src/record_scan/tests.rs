@@ -8,6 +8,7 @@ use quorate_storage::ModelStore;
 
 use super::*;
 use crate::context::{Interrupt, Interruption};
+use crate::error::Result;
 use crate::namespace::Namespace;
 use crate::node::{Node, NodeOptions};
 use crate::test_support::{now, run};
@@ -60,14 +61,10 @@ struct Numbers<F> {
     examined: Arc<AtomicU64>,
 }
 
-impl<F: Fn(i64) -> Result<bool, CommandError> + Send + Sync + 'static> Examiner for Numbers<F> {
+impl<F: Fn(i64) -> Result<bool> + Send + Sync + 'static> Examiner for Numbers<F> {
     type Item = i64;
 
-    fn examine(
-        &self,
-        _: RecordId,
-        document: LentDocument<'_>,
-    ) -> Result<Option<i64>, CommandError> {
+    fn examine(&self, _: RecordId, document: LentDocument<'_>) -> Result<Option<i64>> {
         self.examined.fetch_add(1, Ordering::Relaxed);
         let number = document.get_i64("n").unwrap();
         Ok((self.wants)(number)?.then_some(number))

@@ -22,7 +22,7 @@ use super::entry::{
 use super::prepare::{Change, Prepared, ToApply, prepare_entry};
 use crate::catalog::{Collection, Index};
 use crate::context::Now;
-use crate::error::CommandError;
+use crate::error::Result;
 use crate::index_keys::first_key;
 use crate::namespace::Namespace;
 use crate::node::Node;
@@ -55,7 +55,7 @@ impl Node {
         previous: OpTime,
         entries: impl AsRef<[RawDocumentBuf]>,
         now: Now,
-    ) -> Result<OpTimeAndWallTime, CommandError> {
+    ) -> Result<OpTimeAndWallTime> {
         self.apply_chunks(read_in_order(entries.as_ref())?, Fit::Exact, Some(previous), now)
     }
 
@@ -64,7 +64,7 @@ impl Node {
         &self,
         entries: &[RawDocumentBuf],
         now: Now,
-    ) -> Result<OpTimeAndWallTime, CommandError> {
+    ) -> Result<OpTimeAndWallTime> {
         self.apply_chunks(read_in_order(entries)?, Fit::Relaxed, None, now)
     }
 
@@ -75,7 +75,7 @@ impl Node {
         fit: Fit,
         mut previous: Option<OpTime>,
         now: Now,
-    ) -> Result<OpTimeAndWallTime, CommandError> {
+    ) -> Result<OpTimeAndWallTime> {
         while !entries.is_empty() {
             let rest = entries.split_off(entries.len().min(MAX_APPLY_ENTRIES));
             // Over a copy most of it is put where it may be already, which only the writer sees.
@@ -97,7 +97,7 @@ impl Writer<'_> {
         mut entries: VecDeque<ToApply>,
         fit: Fit,
         previous: Option<OpTime>,
-    ) -> Result<(), CommandError> {
+    ) -> Result<()> {
         let last = self.node().log_positions().written.op_time;
         // Under the write lock, so that the log cannot grow or be cut between this and the append.
         if let Some(previous) = previous {
@@ -137,11 +137,7 @@ impl Writer<'_> {
     }
 
     /// Commits what was deferred if this entry must see it.
-    fn settle_before(
-        &mut self,
-        next: &mut ToApply,
-        touched: &mut Touched,
-    ) -> Result<(), CommandError> {
+    fn settle_before(&mut self, next: &mut ToApply, touched: &mut Touched) -> Result<()> {
         if !touched.admit(self, next)? {
             self.flush()?;
             touched.settle();
@@ -157,7 +153,7 @@ impl Writer<'_> {
         first: ToApply,
         entries: &mut VecDeque<ToApply>,
         touched: &mut Touched,
-    ) -> Result<Vec<ToApply>, CommandError> {
+    ) -> Result<Vec<ToApply>> {
         let mut run = vec![first];
         while let Some(next) = entries.front_mut() {
             let joins = next.entry.operation == LoggedOperation::Insert
@@ -171,7 +167,7 @@ impl Writer<'_> {
         Ok(run)
     }
 
-    fn apply_inserts(&mut self, run: Vec<ToApply>, fit: Fit) -> Result<(), CommandError> {
+    fn apply_inserts(&mut self, run: Vec<ToApply>, fit: Fit) -> Result<()> {
         let namespace = Namespace::parse(namespace_of(&run[0].entry)?)?;
         let Some(mut collection) = self.meant_by(&run[0].entry, &namespace, fit)? else {
             for ToApply { entry, .. } in run {
@@ -220,7 +216,7 @@ impl Writer<'_> {
         &mut self,
         collection: &mut Arc<Collection>,
         document: RawDocumentBuf,
-    ) -> Result<(), CommandError> {
+    ) -> Result<()> {
         match self.find_by_id(collection, &document)? {
             Some((record, old)) => {
                 self.replace(collection, record, &old, document, (&ToldAs::default()).into(), true)
@@ -236,7 +232,7 @@ impl Writer<'_> {
         entry: &RawDocument,
         namespace: &Namespace,
         fit: Fit,
-    ) -> Result<Option<Arc<Collection>>, CommandError> {
+    ) -> Result<Option<Arc<Collection>>> {
         let found = self.collection(namespace);
         match (fit, found) {
             (Fit::Relaxed, Some(found)) if found.uuid != uuid_of(entry)? => Ok(None),
@@ -251,7 +247,7 @@ impl Writer<'_> {
         namespace: &Namespace,
         command: &Document,
         fit: Fit,
-    ) -> Result<Option<Arc<Collection>>, CommandError> {
+    ) -> Result<Option<Arc<Collection>>> {
         if fit == Fit::Exact {
             return self.meant_by(entry, namespace, fit);
         }
@@ -280,7 +276,7 @@ impl Writer<'_> {
         entry: &RawDocument,
         prepared: Option<Prepared>,
         fit: Fit,
-    ) -> Result<(), CommandError> {
+    ) -> Result<()> {
         let operation = operation_of(entry)?;
         let object = object_of(entry)?;
         match operation {
@@ -317,12 +313,7 @@ impl Writer<'_> {
         }
     }
 
-    fn apply_command(
-        &mut self,
-        entry: &RawDocument,
-        object: &RawDocument,
-        fit: Fit,
-    ) -> Result<(), CommandError> {
+    fn apply_command(&mut self, entry: &RawDocument, object: &RawDocument, fit: Fit) -> Result<()> {
         let database = namespace_of(entry)?.strip_suffix(".$cmd").ok_or_else(|| damaged("ns"))?;
         let command = Document::try_from(object).map_err(|_| damaged("o"))?;
         let (name, target) = command.iter().next().ok_or_else(|| damaged("o"))?;
@@ -398,7 +389,7 @@ impl Writer<'_> {
         found: Option<Arc<Collection>>,
         mut options: Document,
         fit: Fit,
-    ) -> Result<(), CommandError> {
+    ) -> Result<()> {
         options.remove("idIndex");
         let uuid = uuid_of(entry)?;
         match found {
@@ -424,19 +415,19 @@ impl Writer<'_> {
         &self,
         collection: &Collection,
         document: &RawDocument,
-    ) -> Result<Option<(RecordId, DocumentBytes)>, CommandError> {
+    ) -> Result<Option<(RecordId, DocumentBytes)>> {
         self.view().by_id(collection, document)
     }
 
     /// The entry has changed nothing; its place in the log is kept all the same.
-    fn log_unapplied(&mut self) -> Result<(), CommandError> {
+    fn log_unapplied(&mut self) -> Result<()> {
         if !self.has_replayed() {
             return Ok(());
         }
         self.log_noop("")
     }
 
-    fn misfit(&self, fit: Fit, entry: &RawDocument) -> Result<(), CommandError> {
+    fn misfit(&self, fit: Fit, entry: &RawDocument) -> Result<()> {
         match fit {
             Fit::Relaxed => Ok(()),
             Fit::Exact => Err(fail!(
@@ -488,7 +479,7 @@ impl Touched {
     }
 
     /// Notes what an entry touches; false if it must not be deferred together with the others.
-    fn admit(&mut self, writer: &Writer<'_>, next: &mut ToApply) -> Result<bool, CommandError> {
+    fn admit(&mut self, writer: &Writer<'_>, next: &mut ToApply) -> Result<bool> {
         let entry = &next.entry;
         match entry.operation {
             LoggedOperation::Noop => return Ok(true),
@@ -513,11 +504,7 @@ impl Touched {
 
     /// Notes what a transaction touches that is one entry and changes documents only. Every other command is
     /// applied alone.
-    fn admit_command(
-        &mut self,
-        writer: &Writer<'_>,
-        entry: &RawDocument,
-    ) -> Result<bool, CommandError> {
+    fn admit_command(&mut self, writer: &Writer<'_>, entry: &RawDocument) -> Result<bool> {
         let object = object_of(entry)?;
         let mut places = Vec::new();
         let is_whole = is_apply_ops(object) && !is_partial(object) && previous_of(entry).is_none();
@@ -553,7 +540,7 @@ impl Touched {
     }
 
     /// Notes the session of a retryable write; false if its row is deferred, unless the writer knows it.
-    fn admit_write_of_session(&mut self, entry: &RawDocument) -> Result<bool, CommandError> {
+    fn admit_write_of_session(&mut self, entry: &RawDocument) -> Result<bool> {
         let Some((session, number)) = session_in(entry) else { return Ok(true) };
         let write = (SessionId::from_entry(session)?, number);
         let fits = self.last_write == Some(write) || self.sessions.insert(write.0);
@@ -564,11 +551,7 @@ impl Touched {
     }
 
     /// What a change of one document touches; none if its collection is not known.
-    fn place_of(
-        &mut self,
-        writer: &Writer<'_>,
-        change: &RawDocument,
-    ) -> Result<Option<Place>, CommandError> {
+    fn place_of(&mut self, writer: &Writer<'_>, change: &RawDocument) -> Result<Option<Place>> {
         let document = document_of(change).ok_or_else(|| damaged("o"))?;
         let namespace = namespace_of(change)?;
         if self.collection.as_ref().is_none_or(|(known, _)| known != namespace) {
@@ -592,7 +575,7 @@ fn check_that_log_ends_at(
     previous: OpTime,
     last: OpTime,
     entries: &VecDeque<ToApply>,
-) -> Result<(), CommandError> {
+) -> Result<()> {
     let is_among = || entries.iter().any(|next| next.entry.position.op_time == last);
     if last == previous || (last > previous && is_among()) {
         return Ok(());
@@ -601,7 +584,7 @@ fn check_that_log_ends_at(
 }
 
 /// Reads entries. Their positions rise from one to the next, terms and timestamps each by themselves.
-fn read_in_order(entries: &[RawDocumentBuf]) -> Result<Vec<ToApply>, CommandError> {
+fn read_in_order(entries: &[RawDocumentBuf]) -> Result<Vec<ToApply>> {
     let mut before = OpTime::NULL;
     let mut read = Vec::with_capacity(entries.len());
     for entry in entries {
@@ -620,10 +603,7 @@ fn read_in_order(entries: &[RawDocumentBuf]) -> Result<Vec<ToApply>, CommandErro
 }
 
 /// The collection with the options and the index specifications of a `collMod` entry.
-pub(super) fn altered(
-    collection: &Collection,
-    change: &Document,
-) -> Result<Collection, CommandError> {
+pub(super) fn altered(collection: &Collection, change: &Document) -> Result<Collection> {
     let options = change.get_document("options").map_err(|_| damaged("o.options"))?.clone();
     let namespace = collection.namespace.clone();
     let mut altered =

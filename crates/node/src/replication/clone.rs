@@ -15,7 +15,7 @@ use super::oplog::UNDO_ROW;
 use crate::catalog::Collection;
 use crate::change_stream::IMAGE_ROW;
 use crate::context::Now;
-use crate::error::{CommandError, ErrorCode};
+use crate::error::{CommandError, ErrorCode, Result};
 use crate::namespace::Namespace;
 use crate::node::Node;
 use crate::writer::Writer;
@@ -29,7 +29,7 @@ impl Node {
     /// # Errors
     ///
     /// If the store fails.
-    pub fn wipe(&self, now: Now) -> Result<(), CommandError> {
+    pub fn wipe(&self, now: Now) -> Result<()> {
         let Some(replication) = self.replication() else { return Ok(()) };
         let mut writer = self.write(now);
         replication.begin_cut(OpTimeAndWallTime::default());
@@ -73,7 +73,7 @@ impl Node {
         uuid: Binary,
         options: Document,
         now: Now,
-    ) -> Result<(), CommandError> {
+    ) -> Result<()> {
         let mut writer = self.write(now);
         self.forget_moments();
         writer.begin_cloning();
@@ -103,7 +103,7 @@ impl Node {
         namespace: &Namespace,
         documents: Vec<RawDocumentBuf>,
         now: Now,
-    ) -> Result<(), CommandError> {
+    ) -> Result<()> {
         let mut writer = self.write(now);
         self.forget_moments();
         writer.begin_cloning();
@@ -123,7 +123,7 @@ impl Node {
     /// # Errors
     ///
     /// If the store fails or a row is not one.
-    pub fn clone_sessions(&self, rows: &[Document], now: Now) -> Result<(), CommandError> {
+    pub fn clone_sessions(&self, rows: &[Document], now: Now) -> Result<()> {
         let mut writer = self.write(now);
         writer.begin_cloning();
         let mut batch = Batch::new();
@@ -154,12 +154,7 @@ impl Node {
     /// # Errors
     ///
     /// If the store fails or the documents do not allow the index.
-    pub fn clone_index(
-        &self,
-        namespace: &Namespace,
-        spec: Document,
-        now: Now,
-    ) -> Result<(), CommandError> {
+    pub fn clone_index(&self, namespace: &Namespace, spec: Document, now: Now) -> Result<()> {
         let mut writer = self.write(now);
         self.forget_moments();
         writer.begin_cloning();
@@ -180,7 +175,7 @@ impl Node {
         &self,
         entries: Vec<RawDocumentBuf>,
         now: Now,
-    ) -> Result<OpTimeAndWallTime, CommandError> {
+    ) -> Result<OpTimeAndWallTime> {
         self.apply_over_copy(&entries, now)
     }
 
@@ -190,7 +185,7 @@ impl Node {
     /// # Errors
     ///
     /// If the store fails, or the log does not end with this entry.
-    pub fn finish_clone(&self, at: OpTimeAndWallTime, now: Now) -> Result<(), CommandError> {
+    pub fn finish_clone(&self, at: OpTimeAndWallTime, now: Now) -> Result<()> {
         {
             let mut writer = self.write(now);
             let last = self.log_positions().written.op_time;
@@ -248,7 +243,7 @@ pub(super) fn replaced_by(command: &Document) -> Option<Binary> {
 /// same unique key for a while. So unique indexes are built at the end.
 impl Writer<'_> {
     /// Removes all keys of a range, step by step.
-    fn remove_all(&mut self, keyspace: KeyspaceId, range: &KeyRange) -> Result<(), CommandError> {
+    fn remove_all(&mut self, keyspace: KeyspaceId, range: &KeyRange) -> Result<()> {
         loop {
             let scan = self.view().snapshot.scan(keyspace, range.clone(), Direction::Forward)?;
             let mut batch = Batch::new();
@@ -274,7 +269,7 @@ impl Writer<'_> {
 
     /// A collection that was gone from its database when its turn came was dropped, which the entries have told by
     /// now, or moved to another database, where it was not looked for.
-    fn check_that_all_are_whole(&self) -> Result<(), CommandError> {
+    fn check_that_all_are_whole(&self) -> Result<()> {
         let Some(replication) = self.node().replication() else { return Ok(()) };
         let partial = replication.partial_copies.lock();
         let catalog = self.node().catalog();
@@ -294,7 +289,7 @@ impl Writer<'_> {
         collection: &Arc<Collection>,
         to: &Namespace,
         command: &Document,
-    ) -> Result<(), CommandError> {
+    ) -> Result<()> {
         if let Some(replaced) = replaced_by(command) {
             self.no_longer_missing(&replaced);
         }
@@ -319,11 +314,7 @@ impl Writer<'_> {
     /// An entry renames a collection that the copy does not hold under its old name. What gave way to it goes all the
     /// same. If the copy does not hold it at all, it was dropped before its database was listed, or it has come to a
     /// database that had been listed before.
-    pub(super) fn rename_uncopied(
-        &mut self,
-        uuid: &Binary,
-        command: &Document,
-    ) -> Result<(), CommandError> {
+    pub(super) fn rename_uncopied(&mut self, uuid: &Binary, command: &Document) -> Result<()> {
         let catalog = self.catalog();
         let known = |uuid: &Binary| catalog.collections().find(|known| known.uuid == *uuid);
         if known(uuid).is_none()
@@ -381,7 +372,7 @@ impl Writer<'_> {
         }
     }
 
-    fn build_deferred_indexes(&mut self) -> Result<(), CommandError> {
+    fn build_deferred_indexes(&mut self) -> Result<()> {
         let Some(replication) = self.node().replication() else { return Ok(()) };
         let deferred = std::mem::take(&mut *replication.deferred_indexes.lock());
         self.begin_cloning();

@@ -12,7 +12,7 @@ use quorate_protocol::{OpTime, Timestamp};
 use quorate_storage::{Batch, Direction, KeyRange, KeyspaceId, Store};
 
 use super::entry::entry_position;
-use crate::error::CommandError;
+use crate::error::Result;
 use crate::node::Node;
 
 /// The keyspace that holds the entries.
@@ -33,7 +33,7 @@ impl Node {
     /// # Errors
     ///
     /// If the store fails.
-    pub fn begin_copy_buffer(&self, most_bytes: u64) -> Result<CopyBuffer, CommandError> {
+    pub fn begin_copy_buffer(&self, most_bytes: u64) -> Result<CopyBuffer> {
         self.drop_copy_buffer()?;
         let store = self.shared_store();
         let keyspace = store.create_keyspace(KEYSPACE)?;
@@ -41,7 +41,7 @@ impl Node {
     }
 
     /// Removes what a process that ended has left behind.
-    pub(super) fn drop_copy_buffer(&self) -> Result<(), CommandError> {
+    pub(super) fn drop_copy_buffer(&self) -> Result<()> {
         let left = self.store().keyspaces().into_iter().find(|(name, _)| name == KEYSPACE);
         if let Some((_, keyspace)) = left {
             self.store().drop_keyspace(keyspace)?;
@@ -56,7 +56,7 @@ impl CopyBuffer {
     /// # Errors
     ///
     /// If the store fails or an entry is damaged.
-    pub fn push(&mut self, entries: &[RawDocumentBuf]) -> Result<bool, CommandError> {
+    pub fn push(&mut self, entries: &[RawDocumentBuf]) -> Result<bool> {
         let bytes: u64 = entries.iter().map(|entry| entry.as_bytes().len() as u64).sum();
         if self.bytes + bytes > self.most_bytes {
             return Ok(false);
@@ -91,11 +91,7 @@ impl CopyBuffer {
     /// # Errors
     ///
     /// If the store fails or an entry is damaged.
-    pub fn read(
-        &self,
-        after: Option<Timestamp>,
-        most_bytes: usize,
-    ) -> Result<Vec<RawDocumentBuf>, CommandError> {
+    pub fn read(&self, after: Option<Timestamp>, most_bytes: usize) -> Result<Vec<RawDocumentBuf>> {
         let start = after.map_or(Bound::Unbounded, |after| Bound::Excluded(key(after)));
         let range = KeyRange { start, end: Bound::Unbounded };
         let snapshot = self.store.snapshot();

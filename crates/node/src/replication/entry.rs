@@ -11,7 +11,7 @@ use quorate_protocol::{OpTime, OpTimeAndWallTime};
 use quorate_storage::Bytes;
 use quorate_wire::{RawField, date_time_from, find_field, find_fields, raw_fields, timestamp_from};
 
-use crate::error::CommandError;
+use crate::error::{CommandError, Result};
 use crate::records::DocumentBytes;
 
 /// An entry that another member wrote, with the places of its fields.
@@ -44,7 +44,7 @@ impl LoggedEntry {
     /// # Errors
     ///
     /// If it has no position.
-    pub(super) fn read(entry: &RawDocument) -> Result<Self, CommandError> {
+    pub(super) fn read(entry: &RawDocument) -> Result<Self> {
         let entry = Bytes::from(entry.as_bytes());
         let document = RawDocument::from_bytes(&entry).map_err(|_| damaged("o"))?;
         let [mut time, mut term, mut wall, mut operation, mut namespace, mut object] = [None; 6];
@@ -97,7 +97,7 @@ impl LoggedEntry {
     }
 
     /// Its object, which shares the memory of the entry.
-    pub(super) fn object(&self) -> Result<DocumentBytes, CommandError> {
+    pub(super) fn object(&self) -> Result<DocumentBytes> {
         if self.object.is_empty() {
             return Err(damaged("o"));
         }
@@ -123,7 +123,7 @@ impl Deref for LoggedEntry {
 /// # Errors
 ///
 /// If the entry has none.
-pub fn entry_position(entry: &RawDocument) -> Result<OpTimeAndWallTime, CommandError> {
+pub fn entry_position(entry: &RawDocument) -> Result<OpTimeAndWallTime> {
     let [timestamp, term, wall] = find_fields(entry, ["ts", "t", "wall"]);
     position_in(timestamp, term, wall)
 }
@@ -132,7 +132,7 @@ fn position_in(
     timestamp: Option<RawField<'_>>,
     term: Option<RawField<'_>>,
     wall: Option<RawField<'_>>,
-) -> Result<OpTimeAndWallTime, CommandError> {
+) -> Result<OpTimeAndWallTime> {
     let timestamp = timestamp.and_then(|field| field.timestamp()).ok_or_else(|| damaged("ts"))?;
     let term = term.and_then(|field| field.int64()).ok_or_else(|| damaged("t"))?;
     let wall = wall.and_then(|field| field.date_time()).ok_or_else(|| damaged("wall"))?;
@@ -143,27 +143,27 @@ fn position_in(
 }
 
 /// Its kind of operation: `i`, `u`, `d`, `c` or `n`.
-pub(crate) fn operation_of(entry: &RawDocument) -> Result<&str, CommandError> {
+pub(crate) fn operation_of(entry: &RawDocument) -> Result<&str> {
     text(entry, "op")
 }
 
 /// The collection or the database that it is about.
-pub(crate) fn namespace_of(entry: &RawDocument) -> Result<&str, CommandError> {
+pub(crate) fn namespace_of(entry: &RawDocument) -> Result<&str> {
     text(entry, "ns")
 }
 
 /// Its object: a document, a change, an `_id` or a command.
-pub(crate) fn object_of(entry: &RawDocument) -> Result<&RawDocument, CommandError> {
+pub(crate) fn object_of(entry: &RawDocument) -> Result<&RawDocument> {
     document(entry, "o")
 }
 
 /// The `_id` of the document that an update changes.
-pub(crate) fn target_of(entry: &RawDocument) -> Result<&RawDocument, CommandError> {
+pub(crate) fn target_of(entry: &RawDocument) -> Result<&RawDocument> {
     document(entry, "o2")
 }
 
 /// The collection's identifier.
-pub(crate) fn uuid_of(entry: &RawDocument) -> Result<Binary, CommandError> {
+pub(crate) fn uuid_of(entry: &RawDocument) -> Result<Binary> {
     match find_field(entry, "ui").and_then(|field| field.binary()) {
         Some((subtype, bytes)) => {
             Ok(Binary { subtype: BinarySubtype::from(subtype), bytes: bytes.to_vec() })
@@ -187,11 +187,11 @@ pub(crate) fn session_in(entry: &RawDocument) -> Option<(&RawDocument, i64)> {
     Some((session?.document()?, number?.int64()?))
 }
 
-fn text<'a>(entry: &'a RawDocument, name: &str) -> Result<&'a str, CommandError> {
+fn text<'a>(entry: &'a RawDocument, name: &str) -> Result<&'a str> {
     find_field(entry, name).and_then(|field| field.text()).ok_or_else(|| damaged(name))
 }
 
-fn document<'a>(entry: &'a RawDocument, name: &str) -> Result<&'a RawDocument, CommandError> {
+fn document<'a>(entry: &'a RawDocument, name: &str) -> Result<&'a RawDocument> {
     find_field(entry, name).and_then(|field| field.document()).ok_or_else(|| damaged(name))
 }
 

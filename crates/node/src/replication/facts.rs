@@ -15,7 +15,7 @@ use quorate_wire::{date_time_from, timestamp_from, to_bson_date_time};
 use super::entry::LoggedEntry;
 use super::oplog::initiating_entry;
 use crate::context::Now;
-use crate::error::{CommandError, ErrorCode};
+use crate::error::{CommandError, ErrorCode, Result};
 use crate::fields::to_raw;
 use crate::namespace::Namespace;
 use crate::node::Node;
@@ -37,7 +37,7 @@ impl Node {
     /// # Errors
     ///
     /// If the disk fails; the process should end then.
-    pub fn persist(&self, change: &Change, now: Now) -> Result<(), CommandError> {
+    pub fn persist(&self, change: &Change, now: Now) -> Result<()> {
         let sequence = {
             let mut writer = self.write(now);
             writer.persist(change)?
@@ -47,17 +47,14 @@ impl Node {
 }
 
 impl Writer<'_> {
-    fn persist(
-        &mut self,
-        change: &Change,
-    ) -> Result<quorate_storage::CommitSequence, CommandError> {
+    fn persist(&mut self, change: &Change) -> Result<quorate_storage::CommitSequence> {
         let node = self.node();
         let replication = node.replication().ok_or_else(|| {
             CommandError::new(ErrorCode::ILLEGAL_OPERATION, "this member is in no replica set")
         })?;
         let keyspace = replication.keyspace;
         let mut batch = Batch::new();
-        let mut put = |key: &[u8], document: &Document| -> Result<(), CommandError> {
+        let mut put = |key: &[u8], document: &Document| -> Result<()> {
             batch.insert(keyspace, key, to_raw(document)?.into_bytes());
             Ok(())
         };
@@ -96,7 +93,7 @@ impl Writer<'_> {
     }
 
     /// Shows what was found on disk in the collections that tools read.
-    pub(super) fn show_facts(&mut self, recovered: &Recovered) -> Result<(), CommandError> {
+    pub(super) fn show_facts(&mut self, recovered: &Recovered) -> Result<()> {
         if let Some(config) = &recovered.config {
             self.show_config(config)?;
         }
@@ -104,25 +101,25 @@ impl Writer<'_> {
     }
 
     /// `local.system.replset` is a copy for readers; the row is what counts.
-    fn show_config(&mut self, config: &ReplicaSetConfig) -> Result<(), CommandError> {
+    fn show_config(&mut self, config: &ReplicaSetConfig) -> Result<()> {
         self.show("system.replset", &config_document(config))
     }
 
     /// `local.replset.election`, likewise.
-    fn show_vote(&mut self, vote: LastVote) -> Result<(), CommandError> {
+    fn show_vote(&mut self, vote: LastVote) -> Result<()> {
         let document =
             doc! { "_id": "lastVote", "term": vote.term.0, "candidateId": vote.candidate.0 };
         self.show("replset.election", &document)
     }
 
-    fn show(&mut self, collection: &str, document: &Document) -> Result<(), CommandError> {
+    fn show(&mut self, collection: &str, document: &Document) -> Result<()> {
         let namespace = Namespace::new("local", collection)?;
         let mut collection = self.collection_or_create(&namespace)?;
         self.put(&mut collection, to_raw(document)?)
     }
 
     /// Remembers for how long entries of the oplog are kept.
-    pub(crate) fn keep_min_retention(&mut self, retention: Duration) -> Result<(), CommandError> {
+    pub(crate) fn keep_min_retention(&mut self, retention: Duration) -> Result<()> {
         let Some(replication) = self.node().replication() else { return Ok(()) };
         let document = doc! { "seconds": retention.as_secs_f64() };
         let mut batch = Batch::new();
@@ -134,7 +131,7 @@ impl Writer<'_> {
 
     /// Remembers what is committed, now and then: after a restart this member refuses to undo it. It
     /// goes to disk with whatever is written next, and an older one is merely less to hold on to.
-    pub(crate) fn keep_commit_point(&mut self) -> Result<(), CommandError> {
+    pub(crate) fn keep_commit_point(&mut self) -> Result<()> {
         let Some(replication) = self.node().replication() else { return Ok(()) };
         let committed = replication.commit_point();
         if committed.op_time.is_null() || !replication.is_commit_point_news(committed) {
@@ -159,7 +156,7 @@ impl Writer<'_> {
         &self,
         batch: &mut Batch,
         min_valid: OpTimeAndWallTime,
-    ) -> Result<(), CommandError> {
+    ) -> Result<()> {
         if let Some(replication) = self.node().replication() {
             let document = optime_document(min_valid.op_time);
             batch.insert(replication.keyspace, MIN_VALID, to_raw(&document)?.into_bytes());
@@ -185,25 +182,25 @@ fn parse_memory(row: &Document) -> Memory {
     }
 }
 
-fn read(node: &Node, keyspace: KeyspaceId, key: &[u8]) -> Result<Option<Document>, CommandError> {
+fn read(node: &Node, keyspace: KeyspaceId, key: &[u8]) -> Result<Option<Document>> {
     match node.view().snapshot.get(keyspace, key)? {
         Some(bytes) => Ok(Some(Document::from_reader(&bytes[..])?)),
         None => Ok(None),
     }
 }
 
-pub(super) fn min_retention(node: &Node, keyspace: KeyspaceId) -> Result<Duration, CommandError> {
+pub(super) fn min_retention(node: &Node, keyspace: KeyspaceId) -> Result<Duration> {
     let row = read(node, keyspace, RETENTION)?;
     let seconds = row.and_then(|row| row.get_f64("seconds").ok()).unwrap_or(0.0);
     Ok(Duration::try_from_secs_f64(seconds).unwrap_or_default())
 }
 
 /// Whether any collection that members share holds a document.
-fn has_documents(node: &Node) -> Result<bool, CommandError> {
+fn has_documents(node: &Node) -> Result<bool> {
     let view = node.view();
     for collection in node.catalog().collections() {
         let shared = !collection.namespace.is_unreplicated();
-        let holds = |ident| -> Result<bool, CommandError> {
+        let holds = |ident| -> Result<bool> {
             Ok(view.scan_records(ident, Direction::Forward)?.next().transpose()?.is_some())
         };
         if shared && holds(collection.ident)? {
@@ -217,7 +214,7 @@ pub(super) fn recover(
     node: &Node,
     keyspace: KeyspaceId,
     last: OpTimeAndWallTime,
-) -> Result<Recovered, CommandError> {
+) -> Result<Recovered> {
     let damaged = |what: &dyn std::fmt::Display| {
         fail!(INTERNAL_ERROR, "the stored replica set state is damaged: {what}; resync this member")
     };

@@ -13,7 +13,7 @@ use quorate_wire::{to_bson_date_time, to_bson_timestamp};
 
 use super::entry::entry_position;
 use crate::catalog::Ident;
-use crate::error::CommandError;
+use crate::error::Result;
 use crate::node::Node;
 use crate::records::{View, parse_record};
 
@@ -40,7 +40,7 @@ impl Node {
         from: Bound<Timestamp>,
         most: usize,
         most_bytes: usize,
-    ) -> Result<OplogEntries, CommandError> {
+    ) -> Result<OplogEntries> {
         self.read_oplog_beyond(from, most, most_bytes, 0)
     }
 
@@ -51,7 +51,7 @@ impl Node {
         most: usize,
         most_bytes: usize,
         uncounted: usize,
-    ) -> Result<OplogEntries, CommandError> {
+    ) -> Result<OplogEntries> {
         if self.replication().is_none() {
             return Ok(OplogEntries::default());
         }
@@ -85,7 +85,7 @@ impl Node {
         previous: OpTime,
         most: usize,
         most_bytes: usize,
-    ) -> Result<Option<OplogEntries>, CommandError> {
+    ) -> Result<Option<OplogEntries>> {
         let Some(replication) = self.replication() else { return Ok(None) };
         if let Some(found) = replication.recent.lock().after(previous, most, most_bytes) {
             return Ok(Some(found));
@@ -113,7 +113,7 @@ impl Node {
         &self,
         below: Option<Timestamp>,
         most: usize,
-    ) -> Result<Vec<OpTimeAndWallTime>, CommandError> {
+    ) -> Result<Vec<OpTimeAndWallTime>> {
         if self.replication().is_none() {
             return Ok(Vec::new());
         }
@@ -128,13 +128,13 @@ impl Node {
     /// # Errors
     ///
     /// If the store fails or the entry is damaged.
-    pub fn oldest_entry(&self) -> Result<OpTime, CommandError> {
+    pub fn oldest_entry(&self) -> Result<OpTime> {
         let first = self.read_oplog(Bound::Unbounded, 1, usize::MAX)?;
         Ok(first.last.map_or(OpTime::NULL, |position| position.op_time))
     }
 
     /// Whether the oplog begins with the first entry of the set: nothing was before it.
-    pub(crate) fn has_whole_history(&self) -> Result<bool, CommandError> {
+    pub(crate) fn has_whole_history(&self) -> Result<bool> {
         let first = self.read_oplog(Bound::Unbounded, 1, usize::MAX)?.entries.into_iter().next();
         let message =
             first.as_ref().and_then(|entry| entry.get_document("o").ok()?.get_str("msg").ok());
@@ -145,15 +145,12 @@ impl Node {
 /// What the first entry of a set says.
 const INITIATING: &str = "initiating set";
 
-pub(super) fn last_position(node: &Node, oplog: Ident) -> Result<OpTimeAndWallTime, CommandError> {
+pub(super) fn last_position(node: &Node, oplog: Ident) -> Result<OpTimeAndWallTime> {
     last_in(&node.view(), Some(oplog))
 }
 
 /// The last entry that a view shows; null without any.
-pub(crate) fn last_in(
-    view: &View,
-    oplog: Option<Ident>,
-) -> Result<OpTimeAndWallTime, CommandError> {
+pub(crate) fn last_in(view: &View, oplog: Option<Ident>) -> Result<OpTimeAndWallTime> {
     let Some(oplog) = oplog else { return Ok(OpTimeAndWallTime::default()) };
     match view.scan_records(oplog, Direction::Backward)?.next() {
         Some(pair) => entry_position(&parse_record(&pair?.1)?),

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use super::prepare::Change;
 use crate::catalog::{Collection, Index};
-use crate::error::CommandError;
+use crate::error::Result;
 use crate::index_keys::DocumentKeys;
 use crate::records::{View, index_entry};
 
@@ -35,7 +35,7 @@ impl IndexPrefetch {
         view: &View,
         change: &Change,
         count: &AtomicU64,
-    ) -> Result<(), CommandError> {
+    ) -> Result<()> {
         let record = match change {
             Change::Replace { record, .. } | Change::Remove { record, .. } => *record,
             Change::Insert { .. } | Change::Missing => return Ok(()),
@@ -48,7 +48,7 @@ impl IndexPrefetch {
         if matches!(self, Self::IdOnly) {
             return Ok(());
         }
-        let warm = |index: &Index, keys: &DocumentKeys| -> Result<(), CommandError> {
+        let warm = |index: &Index, keys: &DocumentKeys| -> Result<()> {
             for key in &keys.keys {
                 view.snapshot.get(view.keyspaces.indexes, &index_entry(index, key, record).0)?;
                 count.fetch_add(1, Ordering::Relaxed);

@@ -20,7 +20,7 @@ use super::entry::{
 };
 use super::prefetch::PrefetchSetting;
 use crate::catalog::{Catalog, Collection};
-use crate::error::CommandError;
+use crate::error::Result;
 use crate::index_keys::DocumentKeys;
 use crate::namespace::Namespace;
 use crate::node::Node;
@@ -143,7 +143,7 @@ pub(super) fn prepare_entry(
     collection: &Collection,
     view: &View,
     entry: &RawDocument,
-) -> Result<Change, CommandError> {
+) -> Result<Change> {
     let object = object_of(entry)?;
     match operation_of(entry)? {
         "i" => Ok(Change::Insert { keys: keys_of(collection, object)? }),
@@ -188,7 +188,7 @@ fn updated(
     old: &RawDocument,
     change: &Document,
     touched: Option<&[&str]>,
-) -> Result<RawDocumentBuf, CommandError> {
+) -> Result<RawDocumentBuf> {
     if let Some(part) = touched.and_then(|fields| Part::read(old, fields))
         && let Some(new) = apply_to_part(&part, change)?
     {

@@ -16,7 +16,7 @@ use super::{Replication, Standing};
 use crate::body::CommandBody;
 use crate::command_table::Effect;
 use crate::context::{Client, Command};
-use crate::error::{CommandError, ErrorCode};
+use crate::error::{CommandError, ErrorCode, Result};
 use crate::node::Node;
 
 /// Refuses a command that this state does not allow.
@@ -25,7 +25,7 @@ pub(crate) fn check_role(
     effect: Effect,
     database: &str,
     command: &Command,
-) -> Result<(), CommandError> {
+) -> Result<()> {
     let Some(replication) = node.replication() else { return Ok(()) };
     let published = replication.published();
     let published = published.as_deref();

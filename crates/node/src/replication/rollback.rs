@@ -21,7 +21,7 @@ use super::entry::{
 use super::oplog::{UNDO_ROW, undo_key};
 use crate::catalog::{Catalog, Collection, Ident};
 use crate::context::Now;
-use crate::error::CommandError;
+use crate::error::Result;
 use crate::namespace::Namespace;
 use crate::node::Node;
 use crate::records::parse_record;
@@ -58,8 +58,8 @@ impl Node {
         &self,
         common_point: OpTimeAndWallTime,
         now: Now,
-        keep: &mut dyn FnMut(Undo<'_>) -> Result<(), CommandError>,
-    ) -> Result<RolledBack, CommandError> {
+        keep: &mut dyn FnMut(Undo<'_>) -> Result<()>,
+    ) -> Result<RolledBack> {
         let mut entries = 0;
         let mut writer = self.write(now);
         let Some(replication) = self.replication() else {
@@ -95,7 +95,7 @@ impl Node {
 pub(crate) type Statement = (RetryableWrite, i32);
 
 /// The statement that an entry belongs to.
-pub(super) fn statement_of(entry: &RawDocument) -> Result<Option<Statement>, CommandError> {
+pub(super) fn statement_of(entry: &RawDocument) -> Result<Option<Statement>> {
     let Some((lsid, number)) = session_in(entry) else { return Ok(None) };
     let Some(statement) = find_field(entry, "stmtId").and_then(|field| field.int32()) else {
         return Ok(None);
@@ -115,8 +115,8 @@ impl Writer<'_> {
         &mut self,
         entry: &RawDocument,
         at: OpTime,
-        keep: &mut dyn FnMut(Undo<'_>) -> Result<(), CommandError>,
-    ) -> Result<(), CommandError> {
+        keep: &mut dyn FnMut(Undo<'_>) -> Result<()>,
+    ) -> Result<()> {
         let row = self.undo_row(at.timestamp)?;
         self.begin_undo(at, statement_of(entry)?);
         let object = object_of(entry)?;
@@ -137,8 +137,8 @@ impl Writer<'_> {
         &mut self,
         entry: &RawDocument,
         row: Option<Document>,
-        keep: &mut dyn FnMut(Undo<'_>) -> Result<(), CommandError>,
-    ) -> Result<(), CommandError> {
+        keep: &mut dyn FnMut(Undo<'_>) -> Result<()>,
+    ) -> Result<()> {
         let object = object_of(entry)?;
         let namespace = namespace_of(entry)?;
         match operation_of(entry)? {
@@ -174,7 +174,7 @@ impl Writer<'_> {
         Ok(())
     }
 
-    fn undo_row(&self, timestamp: Timestamp) -> Result<Option<Document>, CommandError> {
+    fn undo_row(&self, timestamp: Timestamp) -> Result<Option<Document>> {
         let Some(replication) = self.node().replication() else { return Ok(None) };
         match self.view().snapshot.get(replication.keyspace, &undo_key(timestamp))? {
             Some(bytes) => Ok(Some(Document::from_reader(&bytes[..])?)),
@@ -182,7 +182,7 @@ impl Writer<'_> {
         }
     }
 
-    fn undo_command(&mut self, undo: &Document) -> Result<(), CommandError> {
+    fn undo_command(&mut self, undo: &Document) -> Result<()> {
         let text = |name: &str| undo.get_str(name).map_err(|_| damaged("undo"));
         let namespace = Namespace::parse(text("ns")?)?;
         let found = self.collection(&namespace);
@@ -211,7 +211,7 @@ impl Writer<'_> {
     }
 
     /// The entry had no effect left to undo; it leaves the log all the same.
-    fn finish_undo(&mut self) -> Result<(), CommandError> {
+    fn finish_undo(&mut self) -> Result<()> {
         if self.is_undoing() {
             self.log_noop("")?;
         }
@@ -224,7 +224,7 @@ impl Writer<'_> {
         batch: &mut Batch,
         at: OpTime,
         statement: Option<&Statement>,
-    ) -> Result<(), CommandError> {
+    ) -> Result<()> {
         let node = self.node();
         if let Some((write, number)) = statement
             && let Some(entry) = self.entry_at(at.timestamp.as_u64())?
@@ -239,14 +239,14 @@ impl Writer<'_> {
     }
 
     /// Removes undo rows of entries that are committed. Returns whether there is more to do.
-    pub(crate) fn trim_undo(&mut self) -> Result<bool, CommandError> {
+    pub(crate) fn trim_undo(&mut self) -> Result<bool> {
         let Some(replication) = self.node().replication() else { return Ok(false) };
         let committed = replication.commit_point().op_time.timestamp.as_u64();
         self.trim_rows(UNDO_ROW, &undo_key(Timestamp::from_u64(committed.saturating_add(1))))
     }
 
     /// What was dropped and may yet come back: its keys are no garbage.
-    pub(crate) fn restorable(&self) -> Result<BTreeSet<Ident>, CommandError> {
+    pub(crate) fn restorable(&self) -> Result<BTreeSet<Ident>> {
         let mut idents = BTreeSet::new();
         let Some(replication) = self.node().replication() else { return Ok(idents) };
         let range = KeyRange::prefix(&[UNDO_ROW]);

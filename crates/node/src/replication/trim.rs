@@ -13,7 +13,7 @@ use quorate_storage::{Batch, Bytes, Direction, KeyRange};
 
 use super::Replication;
 use super::entry::object_of;
-use crate::error::CommandError;
+use crate::error::Result;
 use crate::records::parse_record;
 use crate::transactions::is_partial;
 use crate::writer::{Growth, Totals, Writer, oplog_namespace};
@@ -51,7 +51,7 @@ impl Trimmed {
 impl Writer<'_> {
     /// Removes some of the oldest entries of the history if it is over its limit. Returns whether
     /// there is more to do.
-    pub(crate) fn trim_oplog(&mut self) -> Result<bool, CommandError> {
+    pub(crate) fn trim_oplog(&mut self) -> Result<bool> {
         let Some(oplog) = self.collection(&oplog_namespace()) else { return Ok(false) };
         let Some(capped) = oplog.capped else { return Ok(false) };
         if let Some(replication) = self.node().replication() {
@@ -96,7 +96,7 @@ impl Writer<'_> {
     /// The oldest entry that this member may need itself; none outside of a set. What is not committed may have to be
     /// undone, which takes its entry. If the commit point stands within a transaction, that takes all of its entries, and
     /// so does applying the last one of them.
-    fn oldest_needed_entry(&self) -> Result<Option<u64>, CommandError> {
+    fn oldest_needed_entry(&self) -> Result<Option<u64>> {
         let Some(replication) = self.node().replication() else { return Ok(None) };
         let committed = replication.commit_point().op_time.timestamp.as_u64();
         let until = (Bound::Unbounded, Bound::Included(RecordId(committed)));
@@ -111,7 +111,7 @@ impl Writer<'_> {
     }
 
     /// Removes rows of a kind whose keys are below `limit`, the oldest first. Returns whether there is more to do.
-    pub(crate) fn trim_rows(&mut self, kind: u8, limit: &[u8]) -> Result<bool, CommandError> {
+    pub(crate) fn trim_rows(&mut self, kind: u8, limit: &[u8]) -> Result<bool> {
         let Some(replication) = self.node().replication() else { return Ok(false) };
         let range = replication.trimmed.rest(kind);
         let scan = self.view().snapshot.scan(replication.keyspace, range, Direction::Forward)?;

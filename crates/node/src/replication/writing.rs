@@ -15,7 +15,7 @@ use super::rollback::{Statement, statement_of};
 use super::{Author, not_writable};
 use crate::catalog::Collection;
 use crate::change_stream::keeps_images;
-use crate::error::CommandError;
+use crate::error::Result;
 use crate::moments::Moment;
 use crate::records::{DocumentBytes, EMPTY_DOCUMENT};
 use crate::writer::{Entry, Growth, Operation, Writer};
@@ -83,7 +83,7 @@ pub(crate) struct LogState {
 
 impl Writer<'_> {
     /// The term of an entry that is written here.
-    pub(crate) fn term_of_entry(&self) -> Result<i64, CommandError> {
+    pub(crate) fn term_of_entry(&self) -> Result<i64> {
         match (self.log_state.noop_term, self.node.replication()) {
             (Some(term), _) => Ok(term.0),
             (None, Some(replication)) => {
@@ -100,7 +100,7 @@ impl Writer<'_> {
         batch: &mut Batch,
         undo: Option<&DocumentBytes>,
         collection: Option<&Collection>,
-    ) -> Result<bool, CommandError> {
+    ) -> Result<bool> {
         if self.is_staging() {
             return Ok(self.stage_replayed(undo.map(|undo| &**undo), collection));
         }
@@ -169,18 +169,14 @@ impl Writer<'_> {
         batch: &mut Batch,
         entry: &RawDocument,
         at: OpTimeAndWallTime,
-    ) -> Result<(), CommandError> {
+    ) -> Result<()> {
         let Some((write, statement)) = statement_of(entry)? else { return Ok(()) };
         let result = find_field(entry, "retryResult").and_then(|field| field.document());
         let result = result.map_or(&EMPTY_DOCUMENT[..], RawDocument::as_bytes);
         self.replay_statement(batch, &write, (statement, at), result)
     }
 
-    pub(crate) fn append_noop(
-        &mut self,
-        message: &str,
-        term: Term,
-    ) -> Result<OpTimeAndWallTime, CommandError> {
+    pub(crate) fn append_noop(&mut self, message: &str, term: Term) -> Result<OpTimeAndWallTime> {
         self.log_state.noop_term = Some(term);
         self.log_noop(message)?;
         self.log_state.noop_term = None;
@@ -188,7 +184,7 @@ impl Writer<'_> {
     }
 
     /// Logs what changes nothing: a new entry, or one of the others'.
-    pub(crate) fn log_noop(&mut self, message: &str) -> Result<(), CommandError> {
+    pub(crate) fn log_noop(&mut self, message: &str) -> Result<()> {
         let mut batch = Batch::new();
         let object = rawdoc! { "msg": message };
         let entry = Entry {
@@ -205,7 +201,7 @@ impl Writer<'_> {
 
     /// Logs that a database is gone, after its collections. The entry changes nothing: it is there for
     /// change streams and for tools that read the oplog.
-    pub(crate) fn log_drop_database(&mut self, database: &str) -> Result<(), CommandError> {
+    pub(crate) fn log_drop_database(&mut self, database: &str) -> Result<()> {
         self.flush()?;
         let mut batch = Batch::new();
         let object = rawdoc! { "dropDatabase": 1 };

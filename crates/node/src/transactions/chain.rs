@@ -23,7 +23,7 @@ use quorate_wire::{timestamp_from, to_bson_date_time, to_bson_timestamp};
 
 use super::rows::{SessionRow, number_key};
 use super::stage::Stage;
-use crate::error::CommandError;
+use crate::error::{CommandError, Result};
 use crate::node::Node;
 use crate::raw_writing::document_with_array;
 use crate::records::{DocumentBytes, EMPTY_DOCUMENT, parse_record};
@@ -78,7 +78,7 @@ impl Writer<'_> {
         session: &SessionId,
         number: i64,
         stage: &Stage,
-    ) -> Result<OpTimeAndWallTime, CommandError> {
+    ) -> Result<OpTimeAndWallTime> {
         let operations = &stage.operations;
         let undo = DocumentBytes::from(self.undo_of(Some(session), operations)?);
         let limit = self.node.replication().map_or(MAX_ENTRY_BYTES, |replication| {
@@ -116,7 +116,7 @@ impl Writer<'_> {
         number: i64,
         object: RawDocumentBuf,
         previous: OpTime,
-    ) -> Result<(RawDocumentBuf, OpTimeAndWallTime), CommandError> {
+    ) -> Result<(RawDocumentBuf, OpTimeAndWallTime)> {
         let term = self.term_of_entry()?;
         let timestamp = self.next_timestamp();
         let wall_time = self.now().wall;
@@ -153,7 +153,7 @@ impl Writer<'_> {
         &self,
         session: Option<&SessionId>,
         operations: &[Undoable],
-    ) -> Result<RawDocumentBuf, CommandError> {
+    ) -> Result<RawDocumentBuf> {
         let nothing = RawDocument::from_bytes(&EMPTY_DOCUMENT)?;
         let steps = operations.iter().map(|(_, undo)| undo.as_deref().unwrap_or(nothing));
         let mut row = document_with_array(b"transaction\0", steps)?;
@@ -170,7 +170,7 @@ impl Writer<'_> {
     fn chain_operations(
         &self,
         entry: &RawDocument,
-    ) -> Result<Vec<(RawDocumentBuf, OpTimeAndWallTime)>, CommandError> {
+    ) -> Result<Vec<(RawDocumentBuf, OpTimeAndWallTime)>> {
         let mut parts = vec![operations_of(entry)?];
         let mut previous = previous_of(entry);
         while let Some(timestamp) = previous {
@@ -187,7 +187,7 @@ impl Writer<'_> {
     }
 
     /// When the first entry of a transaction was written, of those that the log holds before this one of its entries.
-    pub(crate) fn first_of_chain(&self, entry: &RawDocument) -> Result<u64, CommandError> {
+    pub(crate) fn first_of_chain(&self, entry: &RawDocument) -> Result<u64> {
         let mut first = entry_position(entry)?.op_time.timestamp.as_u64();
         let mut previous = previous_of(entry);
         for _ in 0..MAX_ENTRIES {
@@ -198,7 +198,7 @@ impl Writer<'_> {
         Ok(first)
     }
 
-    fn chain_entry(&self, timestamp: u64) -> Result<Option<RawDocumentBuf>, CommandError> {
+    fn chain_entry(&self, timestamp: u64) -> Result<Option<RawDocumentBuf>> {
         let at = Bound::Included(RecordId(timestamp));
         let found = self.newest_view().scan_oplog((at, at), Direction::Forward)?.next();
         found.map(|pair| parse_record(&pair?.1)).transpose()
@@ -208,8 +208,8 @@ impl Writer<'_> {
     pub(crate) fn apply_transaction(
         &mut self,
         entry: &RawDocument,
-        apply: impl Fn(&mut Self, &RawDocument) -> Result<(), CommandError>,
-    ) -> Result<(), CommandError> {
+        apply: impl Fn(&mut Self, &RawDocument) -> Result<()>,
+    ) -> Result<()> {
         let object = object_of(entry)?;
         if is_partial(object) {
             return Ok(());
@@ -256,8 +256,8 @@ impl Writer<'_> {
         &mut self,
         entry: &RawDocument,
         row: Option<&Document>,
-        mut undo: impl FnMut(&mut Self, &RawDocument, Option<Document>) -> Result<(), CommandError>,
-    ) -> Result<(), CommandError> {
+        mut undo: impl FnMut(&mut Self, &RawDocument, Option<Document>) -> Result<()>,
+    ) -> Result<()> {
         let Some(row) = row else { return Ok(()) };
         let steps = row.get_array("transaction").map_err(|_| broken("its undo row is damaged"))?;
         let operations = self.chain_operations(entry)?;
@@ -290,7 +290,7 @@ impl Writer<'_> {
 
     /// A new primary ends a transaction whose last entry it never got: no member has applied it. Such
     /// entries can only stand at the end of the log.
-    pub(crate) fn abort_unfinished_chain(&mut self, term: Term) -> Result<(), CommandError> {
+    pub(crate) fn abort_unfinished_chain(&mut self, term: Term) -> Result<()> {
         let whole = (Bound::Unbounded, Bound::Unbounded);
         let newest = self.view().scan_oplog(whole, Direction::Backward)?.next();
         let Some(pair) = newest else { return Ok(()) };
@@ -312,14 +312,12 @@ impl Writer<'_> {
 }
 
 /// The session and the number of an entry.
-pub(super) fn session_of(entry: &RawDocument) -> Result<Option<(SessionId, i64)>, CommandError> {
+pub(super) fn session_of(entry: &RawDocument) -> Result<Option<(SessionId, i64)>> {
     let Some((lsid, number)) = session_in(entry) else { return Ok(None) };
     Ok(Some((SessionId::from_entry(lsid)?, number)))
 }
 
-fn operations_of(
-    entry: &RawDocument,
-) -> Result<Vec<(RawDocumentBuf, OpTimeAndWallTime)>, CommandError> {
+fn operations_of(entry: &RawDocument) -> Result<Vec<(RawDocumentBuf, OpTimeAndWallTime)>> {
     let at = entry_position(entry)?;
     let object = object_of(entry)?;
     let operations = object.get_array("applyOps").map_err(|_| broken("it has no operations"))?;

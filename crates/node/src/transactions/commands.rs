@@ -8,7 +8,7 @@ use super::enter::label;
 use super::refused;
 use crate::context::{Command, Outcome, Reply};
 use crate::dispatch::Request;
-use crate::error::CommandError;
+use crate::error::{CommandError, Result};
 use crate::fields::{Fields, to_raw};
 use crate::replication::not_writable;
 use crate::sessions::SessionId;
@@ -17,7 +17,7 @@ use crate::writer::Writer;
 /// Commits. The reply names the entry that the write concern waits for: the transaction's last; for one
 /// that changed nothing, the newest that it may have read; for one that is not known, an entry that
 /// changes nothing.
-pub(crate) fn commit(request: &Request<'_>, command: Command) -> Result<Outcome, CommandError> {
+pub(crate) fn commit(request: &Request<'_>, command: Command) -> Result<Outcome> {
     let mut writer = enter(request)?;
     let (session, number) = ending(request)?;
     match writer.arrive_for_transaction(session, Arrival { number, kind: Kind::Commit })? {
@@ -60,7 +60,7 @@ pub(crate) fn commit(request: &Request<'_>, command: Command) -> Result<Outcome,
     }
 }
 
-pub(crate) fn abort(request: &Request<'_>, command: Command) -> Result<Outcome, CommandError> {
+pub(crate) fn abort(request: &Request<'_>, command: Command) -> Result<Outcome> {
     let mut writer = enter(request)?;
     let (session, number) = ending(request)?;
     match writer.arrive_for_transaction(session, Arrival { number, kind: Kind::Abort })? {
@@ -74,7 +74,7 @@ pub(crate) fn abort(request: &Request<'_>, command: Command) -> Result<Outcome, 
 }
 
 /// The write lock of a member that takes writes.
-fn enter<'n>(request: &Request<'n>) -> Result<Writer<'n>, CommandError> {
+fn enter<'n>(request: &Request<'n>) -> Result<Writer<'n>> {
     let writer = request.node.write(request.context.now);
     match request.node.replication() {
         Some(replication) if replication.writable_term().is_none() => Err(not_writable()),
@@ -82,7 +82,7 @@ fn enter<'n>(request: &Request<'n>) -> Result<Writer<'n>, CommandError> {
     }
 }
 
-fn ending<'r>(request: &'r Request<'_>) -> Result<(&'r SessionId, i64), CommandError> {
+fn ending<'r>(request: &'r Request<'_>) -> Result<(&'r SessionId, i64)> {
     match (&request.session, request.ends) {
         (Some(session), Some(number)) => Ok((session, number)),
         _ => Err(fail!(
@@ -93,18 +93,14 @@ fn ending<'r>(request: &'r Request<'_>) -> Result<(&'r SessionId, i64), CommandE
     }
 }
 
-fn done(
-    writer: &mut Writer<'_>,
-    command: &Command,
-    op_time: OpTime,
-) -> Result<Outcome, CommandError> {
+fn done(writer: &mut Writer<'_>, command: &Command, op_time: OpTime) -> Result<Outcome> {
     let concern = Fields::new(&command.body, "commitTransaction").document("writeConcern")?;
     let journal = concern.is_some_and(|concern| concern.get_bool("j").unwrap_or(false));
     let durable = writer.last_sequence.filter(|_| journal);
     Ok(Outcome::Reply(Reply { durable, op_time: Some(op_time), ..ok()?.into() }))
 }
 
-fn ok() -> Result<RawDocumentBuf, CommandError> {
+fn ok() -> Result<RawDocumentBuf> {
     to_raw(&doc! { "ok": 1.0 })
 }
 

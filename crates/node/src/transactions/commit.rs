@@ -9,15 +9,12 @@ use quorate_transactions::Refusal;
 use super::stage::Stage;
 use super::{Body, LastCommitted, refused};
 use crate::catalog::Catalog;
-use crate::error::CommandError;
+use crate::error::Result;
 use crate::writer::Writer;
 
 impl Writer<'_> {
     /// Commits a transaction. Returns the place of its last entry; none if it changed nothing.
-    pub(super) fn commit_transaction(
-        &mut self,
-        body: &Body,
-    ) -> Result<Option<OpTimeAndWallTime>, CommandError> {
+    pub(super) fn commit_transaction(&mut self, body: &Body) -> Result<Option<OpTimeAndWallTime>> {
         let catalog = Arc::clone(&body.stage.lock().catalog);
         let stage = std::mem::replace(&mut *body.stage.lock(), Stage::new(catalog));
         if stage.operations.is_empty() {
@@ -47,7 +44,7 @@ impl Writer<'_> {
         batch: Batch,
         catalog: Option<Catalog>,
         stage: &Stage,
-    ) -> Result<(), CommandError> {
+    ) -> Result<()> {
         match catalog {
             Some(catalog) => {
                 self.flush()?;
@@ -67,7 +64,7 @@ impl Writer<'_> {
 
     /// The keys of a stage fit the indexes that its collections had; if those have changed, it cannot
     /// be committed.
-    fn check_descriptions(&self, stage: &Stage) -> Result<(), CommandError> {
+    fn check_descriptions(&self, stage: &Stage) -> Result<()> {
         let conflict = || refused(Refusal::WriteConflict);
         let catalog = self.node.catalog();
         for namespace in &stage.names {
@@ -86,11 +83,7 @@ impl Writer<'_> {
     }
 
     /// The catalog with the collections that a stage creates, if it creates any.
-    fn created_by(
-        &self,
-        stage: &Stage,
-        batch: &mut Batch,
-    ) -> Result<Option<Catalog>, CommandError> {
+    fn created_by(&self, stage: &Stage, batch: &mut Batch) -> Result<Option<Catalog>> {
         if stage.created.is_empty() {
             return Ok(None);
         }

@@ -15,7 +15,7 @@ use crate::body::CommandBody;
 use crate::command_table::{CommandFacts, Effect, InTransaction};
 use crate::context::{Command, Context, Outcome};
 use crate::dispatch::Request;
-use crate::error::{CommandError, ErrorCode};
+use crate::error::{CommandError, ErrorCode, Result};
 use crate::fields::Fields;
 use crate::generic_arguments::wanted_snapshot;
 use crate::moments::Moment;
@@ -49,7 +49,7 @@ pub(crate) fn enter(
     facts: &CommandFacts,
     command: &Command,
     session: Option<&SessionId>,
-) -> Result<Numbered, CommandError> {
+) -> Result<Numbered> {
     let fields = Fields::new(&command.body, facts.name);
     let Some(number) = fields.long("txnNumber")? else {
         let half = ["autocommit", "startTransaction"].into_iter().find(|name| fields.has(name));
@@ -106,7 +106,7 @@ fn is_end(facts: &CommandFacts) -> bool {
     matches!(facts.name, "commitTransaction" | "abortTransaction")
 }
 
-fn starts(fields: &Fields<'_>) -> Result<bool, CommandError> {
+fn starts(fields: &Fields<'_>) -> Result<bool> {
     match fields.boolean("startTransaction")? {
         None => Ok(false),
         Some(true) => Ok(true),
@@ -120,7 +120,7 @@ fn begin_or_proceed(
     session: &SessionId,
     arrival: Arrival,
     command: &Command,
-) -> Result<Arc<Body>, CommandError> {
+) -> Result<Arc<Body>> {
     let fields = Fields::new(&command.body, command.name());
     let past = match wanted_snapshot(command)?.and_then(|snapshot| snapshot.at) {
         Some(at) => Some(node.moment(Some(at), context.now.monotonic)?),
@@ -168,7 +168,7 @@ impl Writer<'_> {
         &mut self,
         session: &SessionId,
         arrival: Arrival,
-    ) -> Result<Verdict, CommandError> {
+    ) -> Result<Verdict> {
         // The log says nothing newer about an open transaction.
         let stored = match self.state.transactions.table.has_open(session, arrival.number) {
             true => None,
@@ -221,7 +221,7 @@ impl Writer<'_> {
 }
 
 /// Refuses a statement of a transaction whose command is never a part of one.
-pub(crate) fn check_part(facts: &CommandFacts, command: &Command) -> Result<(), CommandError> {
+pub(crate) fn check_part(facts: &CommandFacts, command: &Command) -> Result<()> {
     let is_statement = command.body.contains_key("autocommit") && !is_end(facts);
     if !is_statement || facts.in_transaction != InTransaction::Refused {
         return Ok(());
@@ -237,7 +237,7 @@ fn check_statement(
     command: &Command,
     fields: &Fields<'_>,
     starts: bool,
-) -> Result<(), CommandError> {
+) -> Result<()> {
     let name = facts.name;
     check_part(facts, command)?;
     let may_begin = facts.in_transaction == InTransaction::Allowed;
@@ -272,7 +272,7 @@ fn check_statement(
     }
 }
 
-fn check_read_concern(fields: &Fields<'_>, starts: bool) -> Result<(), CommandError> {
+fn check_read_concern(fields: &Fields<'_>, starts: bool) -> Result<()> {
     let Some(concern) = fields.document("readConcern")? else { return Ok(()) };
     if !starts {
         return Err(invalid("Only the first command in a transaction may specify a readConcern"));
@@ -311,7 +311,7 @@ pub(crate) fn check_target(
     request: &Request<'_>,
     facts: &CommandFacts,
     command: &Command,
-) -> Result<(), CommandError> {
+) -> Result<()> {
     let Some(body) = &request.transaction else { return Ok(()) };
     let Some(Bson::String(_)) = command.body.get(request.name) else { return Ok(()) };
     let namespace = request.namespace(command)?;
@@ -339,10 +339,7 @@ pub(crate) fn check_target(
 }
 
 /// A statement has run: its transaction goes on, or ends with the statement's error.
-pub(crate) fn conclude(
-    request: &Request<'_>,
-    outcome: Result<Outcome, CommandError>,
-) -> Result<Outcome, CommandError> {
+pub(crate) fn conclude(request: &Request<'_>, outcome: Result<Outcome>) -> Result<Outcome> {
     let Some(body) = &request.transaction else { return outcome };
     let outcome = outcome.and_then(raise_conflict);
     let succeeded = outcome.as_ref().is_ok_and(is_success);
@@ -367,7 +364,7 @@ fn is_success(outcome: &Outcome) -> bool {
 }
 
 /// Errors that end the transaction for reasons of its own are the command's, not a document's.
-fn raise_conflict(outcome: Outcome) -> Result<Outcome, CommandError> {
+fn raise_conflict(outcome: Outcome) -> Result<Outcome> {
     const RAISED: [i32; 7] = [24, 112, 246, 251, 263, 290, 388];
     let Outcome::Reply(reply) = &outcome else { return Ok(outcome) };
     if is_success(&outcome) {

@@ -18,7 +18,7 @@ use quorate_protocol::{MonotonicTime, OpTime};
 use quorate_storage::{Batch, Direction, KeyRange};
 
 use super::rows::{SessionRow, session_of};
-use crate::error::CommandError;
+use crate::error::Result;
 use crate::sessions::{SESSION_TIMEOUT, SessionId};
 use crate::writer::Writer;
 
@@ -37,7 +37,7 @@ pub(crate) struct Expiry {
 impl Writer<'_> {
     /// Removes some of the rows of sessions that have not written for as long as a session lives. Returns whether
     /// there is more to do.
-    pub(crate) fn expire_session_rows(&mut self) -> Result<bool, CommandError> {
+    pub(crate) fn expire_session_rows(&mut self) -> Result<bool> {
         let now = self.now().monotonic;
         let end = self.node().log_positions().written.op_time;
         let Expiry { mark, after } = &mut self.state.transactions.expiry;

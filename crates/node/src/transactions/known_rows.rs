@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use quorate_storage::{Batch, Bytes, KeyspaceId};
 
 use super::rows::{row_of, session_of};
-use crate::error::CommandError;
+use crate::error::Result;
 use crate::sessions::SessionId;
 use crate::writer::Writer;
 
@@ -49,7 +49,7 @@ impl KnownRows {
 
 impl Writer<'_> {
     /// The row of a session after the newest commit, if it has one.
-    pub(crate) fn session_row(&self, session: &SessionId) -> Result<Option<Bytes>, CommandError> {
+    pub(crate) fn session_row(&self, session: &SessionId) -> Result<Option<Bytes>> {
         if let Some(known) = self.node.known_rows().0.get(session) {
             return Ok(known.clone());
         }

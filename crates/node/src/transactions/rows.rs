@@ -20,7 +20,7 @@ use quorate_transactions::{Stored, StoredState};
 use quorate_wire::replica_set::optime_document;
 use quorate_wire::to_bson_date_time;
 
-use crate::error::CommandError;
+use crate::error::Result;
 use crate::records::View;
 use crate::sessions::{SessionId, UUID_BYTES};
 
@@ -63,13 +63,13 @@ pub(crate) fn number_key(session: &SessionId) -> [u8; UUID_BYTES + 1] {
 }
 
 /// The bytes of a session's row, if it has one.
-pub(crate) fn row_of(view: &View, session: &SessionId) -> Result<Option<Bytes>, CommandError> {
+pub(crate) fn row_of(view: &View, session: &SessionId) -> Result<Option<Bytes>> {
     Ok(view.snapshot.get(view.keyspaces.sessions, &number_key(session))?)
 }
 
 impl SessionRow {
     /// The row of a session, if it has one.
-    pub(crate) fn of(view: &View, session: &SessionId) -> Result<Option<Self>, CommandError> {
+    pub(crate) fn of(view: &View, session: &SessionId) -> Result<Option<Self>> {
         Ok(row_of(view, session)?.and_then(|bytes| Self::from_bytes(&bytes)))
     }
 

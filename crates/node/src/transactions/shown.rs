@@ -14,7 +14,7 @@ use super::rows::{SessionRow, session_of};
 use crate::catalog::{Collection, Ident};
 use crate::change_stream::shown_images;
 use crate::context::Now;
-use crate::error::CommandError;
+use crate::error::Result;
 use crate::fields::to_raw;
 use crate::namespace::Namespace;
 use crate::node::Node;
@@ -39,7 +39,7 @@ pub(crate) fn made_up_collection(
     node: &Node,
     namespace: &Namespace,
     view: &View,
-) -> Result<Option<(Arc<Collection>, View)>, CommandError> {
+) -> Result<Option<(Arc<Collection>, View)>> {
     let documents = match (namespace.database.as_str(), namespace.collection.as_str()) {
         ("config", "transactions") => transactions(view)?,
         ("config", "system.preimages") => shown_images(node, view, MAX_SHOWN)?,
@@ -63,7 +63,7 @@ pub(crate) fn made_up_collection(
 }
 
 /// A page of rows after a key. No row is after what is no key.
-fn session_rows(view: &View, after: &str) -> Result<Vec<Vec<u8>>, CommandError> {
+fn session_rows(view: &View, after: &str) -> Result<Vec<Vec<u8>>> {
     let digits = |place: usize| u8::from_str_radix(after.get(place..place + 2)?, 16).ok();
     let after: Option<Vec<u8>> = (0..after.len()).step_by(2).map(digits).collect();
     let Some(after) = after else { return Ok(Vec::new()) };
@@ -79,7 +79,7 @@ fn session_rows(view: &View, after: &str) -> Result<Vec<Vec<u8>>, CommandError> 
 }
 
 /// The documents of `config.transactions`.
-fn transactions(view: &View) -> Result<Vec<Vec<u8>>, CommandError> {
+fn transactions(view: &View) -> Result<Vec<Vec<u8>>> {
     let sessions = view.keyspaces.sessions;
     let mut shown = Vec::new();
     for pair in view.snapshot.scan(sessions, KeyRange::all(), Direction::Forward)? {

@@ -22,7 +22,7 @@ use super::{Body, refused};
 use crate::catalog::{Catalog, Collection, Ident};
 use crate::change_stream::keeps_images;
 use crate::context::Now;
-use crate::error::CommandError;
+use crate::error::Result;
 use crate::namespace::Namespace;
 use crate::node::Node;
 use crate::records::View;
@@ -179,7 +179,7 @@ impl Writer<'_> {
     }
 
     /// Puts changes on the stage.
-    pub(crate) fn stage(&mut self, batch: Batch) -> Result<(), CommandError> {
+    pub(crate) fn stage(&mut self, batch: Batch) -> Result<()> {
         let Some(staging) = &self.staging else { return Ok(()) };
         if let Some(id) = staging.id() {
             self.state.transactions.table.grow(id, batch.byte_size()).map_err(refused)?;
@@ -191,7 +191,7 @@ impl Writer<'_> {
 
     /// A key of a record or of a unique index is about to change. A transaction claims it; a plain
     /// write is told that it has to wait, or notes the change for open transactions: they are told with the commit.
-    pub(crate) fn reserve(&mut self, key: &[u8]) -> Result<(), CommandError> {
+    pub(crate) fn reserve(&mut self, key: &[u8]) -> Result<()> {
         if self.state.transactions.table.is_idle() || self.is_replaying() {
             return Ok(());
         }
@@ -242,7 +242,7 @@ impl Writer<'_> {
         &mut self,
         entry: &Entry<'_>,
         undo: Option<&RawDocument>,
-    ) -> Result<bool, CommandError> {
+    ) -> Result<bool> {
         let Some(staging) = &self.staging else { return Ok(false) };
         let Some(collection) = entry.collection else { return Ok(true) };
         let mut operation = with_room_for(entry.object.as_bytes().len() + OPERATION_OVERHEAD);
@@ -293,7 +293,7 @@ impl Writer<'_> {
         batch: Batch,
         namespace: &Namespace,
         command: Option<&str>,
-    ) -> Result<(), CommandError> {
+    ) -> Result<()> {
         if self.transaction().is_some() {
             match command {
                 Some("create") => self.reserve(&namespace_key(namespace))?,
@@ -323,8 +323,8 @@ impl Writer<'_> {
     /// Runs something that goes to the store at once, although a transaction is being staged.
     pub(crate) fn beside_stage<T>(
         &mut self,
-        run: impl FnOnce(&mut Self) -> Result<T, CommandError>,
-    ) -> Result<T, CommandError> {
+        run: impl FnOnce(&mut Self) -> Result<T>,
+    ) -> Result<T> {
         let staging = self.staging.take();
         self.forget_view();
         let result = run(self);

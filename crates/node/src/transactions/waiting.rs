@@ -16,7 +16,7 @@ use quorate_protocol::Lock;
 use super::refused;
 use crate::catalog::{Collection, Ident};
 use crate::context::Interrupt;
-use crate::error::{CommandError, ErrorCode};
+use crate::error::{CommandError, ErrorCode, Result};
 use crate::namespace::Namespace;
 use crate::writer::{Worker, Writer};
 
@@ -79,11 +79,7 @@ impl EndQueue {
 
     /// A transaction uses a collection for the first time. If a command waits to change the
     /// collection's description, the transaction lets it go first, for a short while.
-    pub(super) fn let_changes_pass(
-        &self,
-        ident: Ident,
-        interrupt: &Interrupt,
-    ) -> Result<(), CommandError> {
+    pub(super) fn let_changes_pass(&self, ident: Ident, interrupt: &Interrupt) -> Result<()> {
         let limit = u64::try_from(self.lock_request_millis()).ok();
         let mut waited = Duration::ZERO;
         let mut wanted = self.wanted.lock();
@@ -119,7 +115,7 @@ impl EndQueue {
     }
 
     /// A write is about to wait for an open transaction. The caller holds the write lock, under which transactions end.
-    fn enter(&self, holder: TransactionId) -> Result<Waiting<'_>, CommandError> {
+    fn enter(&self, holder: TransactionId) -> Result<Waiting<'_>> {
         if self.waiting.fetch_add(1, Ordering::SeqCst) >= MAX_WAITING {
             self.waiting.fetch_sub(1, Ordering::SeqCst);
             return Err(fail!(
@@ -144,7 +140,7 @@ impl EndQueue {
 
 impl Waiting<'_> {
     /// Waits until the transaction has ended, or until the interrupt says to stop.
-    fn wait(&self, interrupt: &Interrupt) -> Result<(), CommandError> {
+    fn wait(&self, interrupt: &Interrupt) -> Result<()> {
         interrupt.set_waiting(true);
         let mut waited_for = self.queue.waited_for.lock();
         let mut result = interrupt.check();
@@ -182,7 +178,7 @@ impl Writer<'_> {
 
     /// An error if the command that is worked for is to stop. Asked between steps that take long with large
     /// documents.
-    pub(crate) fn check_interrupt(&self) -> Result<(), CommandError> {
+    pub(crate) fn check_interrupt(&self) -> Result<()> {
         self.interrupt.as_ref().map_or(Ok(()), |interrupt| interrupt.check())
     }
 
@@ -195,7 +191,7 @@ impl Writer<'_> {
     /// If the last error came from a key that a transaction holds: commits what was deferred, gives
     /// the lock back and waits until that transaction has ended. Then returns true, and nothing that was
     /// looked up before need be as it was.
-    pub(crate) fn wait_if_blocked(&mut self) -> Result<bool, CommandError> {
+    pub(crate) fn wait_if_blocked(&mut self) -> Result<bool> {
         if self.is_staging() || self.is_replaying() {
             return Ok(false);
         }
@@ -224,8 +220,8 @@ impl Writer<'_> {
     /// once it has waited.
     pub(crate) fn without_waiting<T>(
         &mut self,
-        run: impl FnOnce(&mut Self) -> Result<T, CommandError>,
-    ) -> Result<T, CommandError> {
+        run: impl FnOnce(&mut Self) -> Result<T>,
+    ) -> Result<T> {
         let interrupt = self.interrupt.take();
         self.blocked = None;
         let result = run(self);
@@ -237,7 +233,7 @@ impl Writer<'_> {
     pub(crate) fn unused_collection(
         &mut self,
         namespace: &Namespace,
-    ) -> Result<Option<Arc<Collection>>, CommandError> {
+    ) -> Result<Option<Arc<Collection>>> {
         let found = |writer: &Self| writer.collection(namespace).into_iter().collect();
         Ok(self.unused_collections(found)?.pop())
     }
@@ -246,7 +242,7 @@ impl Writer<'_> {
     pub(crate) fn unused_collections(
         &mut self,
         find: impl Fn(&Self) -> Vec<Arc<Collection>>,
-    ) -> Result<Vec<Arc<Collection>>, CommandError> {
+    ) -> Result<Vec<Arc<Collection>>> {
         loop {
             let wanted = find(self);
             let mut waited = false;
@@ -260,7 +256,7 @@ impl Writer<'_> {
     }
 
     /// A description of a collection is about to change: waits for the transactions that use it.
-    pub(crate) fn wait_for_users(&mut self, ident: Ident) -> Result<bool, CommandError> {
+    pub(crate) fn wait_for_users(&mut self, ident: Ident) -> Result<bool> {
         if self.is_staging() || self.is_replaying() {
             return Ok(false);
         }
@@ -273,7 +269,7 @@ impl Writer<'_> {
         waited
     }
 
-    fn wait_until_unused(&mut self, ident: Ident) -> Result<bool, CommandError> {
+    fn wait_until_unused(&mut self, ident: Ident) -> Result<bool> {
         let mut waited = false;
         loop {
             let bodies = self.state.transactions.bodies.values();

@@ -32,7 +32,7 @@ use super::Writer;
 use super::check::{duplicate_key, index_keys_of};
 use crate::catalog::{Collection, Ident, Index};
 use crate::context::Now;
-use crate::error::{CommandError, ErrorCode};
+use crate::error::{CommandError, ErrorCode, Result};
 use crate::finder::InterruptSlot;
 use crate::index_keys::DocumentKeys;
 use crate::node::Node;
@@ -84,10 +84,7 @@ impl Writer<'_> {
     }
 
     /// How many documents there are, if they are so few that they can be indexed at once.
-    pub(crate) fn few_documents(
-        &self,
-        collection: &Collection,
-    ) -> Result<Option<u64>, CommandError> {
+    pub(crate) fn few_documents(&self, collection: &Collection) -> Result<Option<u64>> {
         let records = self.view().scan_records(collection.ident, Direction::Forward)?;
         let count = records.take(LAST_STEP + 1).count();
         Ok((count <= LAST_STEP).then_some(count as u64))
@@ -98,7 +95,7 @@ impl Writer<'_> {
         &mut self,
         collection: &Arc<Collection>,
         spec: Document,
-    ) -> Result<Building, CommandError> {
+    ) -> Result<Building> {
         let ident = self.allocate_hidden(collection)?;
         let index = Index::from_spec(ident, spec)?;
         let (changed, view) = (BTreeSet::new(), self.view().clone());
@@ -133,7 +130,7 @@ enum Hand<'a, 'n> {
 }
 
 impl Hand<'_, '_> {
-    fn commit(&mut self, batch: Batch) -> Result<View, CommandError> {
+    fn commit(&mut self, batch: Batch) -> Result<View> {
         match self {
             Self::Free(node, now) => {
                 let mut writer = node.write(*now);
@@ -152,10 +149,7 @@ impl Hand<'_, '_> {
 
 impl Hand<'_, '_> {
     /// Writes entries in their order, straight to the tables of the store.
-    fn ingest(
-        &mut self,
-        entries: &mut dyn Iterator<Item = (Bytes, Bytes)>,
-    ) -> Result<View, CommandError> {
+    fn ingest(&mut self, entries: &mut dyn Iterator<Item = (Bytes, Bytes)>) -> Result<View> {
         match self {
             Self::Free(node, _) => {
                 node.ingest_entries(entries)?;
@@ -174,8 +168,8 @@ impl Hand<'_, '_> {
 
 impl Building {
     /// How many documents there are to index at most, by the numbers of the first and the last record.
-    pub(crate) fn most_documents(&self) -> Result<u64, CommandError> {
-        let end = |direction| -> Result<u64, CommandError> {
+    pub(crate) fn most_documents(&self) -> Result<u64> {
+        let end = |direction| -> Result<u64> {
             let mut records = self.state.scan_records(self.collection.ident, direction)?;
             let key = records.next().transpose()?.map(|(key, _)| key);
             Ok(key.and_then(|key| RecordId::from_suffix(&key)).map_or(0, |record| record.0))
@@ -189,9 +183,9 @@ impl Building {
         mut self,
         (node, now): (&Node, Now),
         interrupt: InterruptSlot,
-        check: &dyn Fn() -> Result<(), CommandError>,
-        recheck: &dyn Fn(&Collection) -> Result<bool, CommandError>,
-    ) -> Result<(Arc<Collection>, Option<Commit>), CommandError> {
+        check: &dyn Fn() -> Result<()>,
+        recheck: &dyn Fn(&Collection) -> Result<bool>,
+    ) -> Result<(Arc<Collection>, Option<Commit>)> {
         let ident = self.index.ident;
         let filled = self.fill(Hand::Free(node, now), interrupt, check);
         let result = filled.and_then(|()| self.finish(node, now, check, recheck));
@@ -207,9 +201,9 @@ impl Building {
         &mut self,
         node: &Node,
         now: Now,
-        check: &dyn Fn() -> Result<(), CommandError>,
-        recheck: &dyn Fn(&Collection) -> Result<bool, CommandError>,
-    ) -> Result<(Arc<Collection>, Option<Commit>), CommandError> {
+        check: &dyn Fn() -> Result<()>,
+        recheck: &dyn Fn(&Collection) -> Result<bool>,
+    ) -> Result<(Arc<Collection>, Option<Commit>)> {
         let mut passes = 0;
         loop {
             let mut writer = node.write(now);
@@ -227,7 +221,7 @@ impl Building {
     }
 
     /// The collection as it is now, if it is still the same.
-    fn current(&self, writer: &Writer<'_>) -> Result<Arc<Collection>, CommandError> {
+    fn current(&self, writer: &Writer<'_>) -> Result<Arc<Collection>> {
         let found = writer.collection(&self.collection.namespace);
         found.filter(|found| found.uuid == self.collection.uuid).ok_or_else(|| {
             CommandError::new(
@@ -245,8 +239,8 @@ impl Building {
         &mut self,
         hand: Hand<'_, '_>,
         interrupt: InterruptSlot,
-        check: &dyn Fn() -> Result<(), CommandError>,
-    ) -> Result<(), CommandError> {
+        check: &dyn Fn() -> Result<()>,
+    ) -> Result<()> {
         let mut keys = KeyWriter::new(hand, self.state.clone());
         let mut gathered = Gathered::default();
         let records = Records {
@@ -270,11 +264,7 @@ impl Building {
     }
 
     /// Writes entries, the first ones first.
-    fn write_in_order(
-        &self,
-        keys: &mut KeyWriter<'_, '_>,
-        gathered: Gathered,
-    ) -> Result<(), CommandError> {
+    fn write_in_order(&self, keys: &mut KeyWriter<'_, '_>, gathered: Gathered) -> Result<()> {
         let entries = gathered.into_sorted();
         if self.index.unique {
             self.check_unique(&entries, keys)?;
@@ -291,7 +281,7 @@ impl Building {
     }
 
     /// Refuses entries of a unique index that two records have.
-    fn check_unique(&self, entries: &Sorted, keys: &KeyWriter<'_, '_>) -> Result<(), CommandError> {
+    fn check_unique(&self, entries: &Sorted, keys: &KeyWriter<'_, '_>) -> Result<()> {
         // Equal entries stand side by side, and nothing is there before the first ones are written.
         let mut last: Option<Bytes> = None;
         for (entry, record) in entries.iter() {
@@ -323,8 +313,8 @@ impl Building {
         hand: Hand<'_, '_>,
         changed: &BTreeSet<RecordId>,
         next: View,
-        check: &dyn Fn() -> Result<(), CommandError>,
-    ) -> Result<(), CommandError> {
+        check: &dyn Fn() -> Result<()>,
+    ) -> Result<()> {
         let before = std::mem::replace(&mut self.state, next.clone());
         let mut keys = KeyWriter::new(hand, next.clone());
         // All that goes, first: another document may have got the key.
@@ -353,7 +343,7 @@ impl Building {
         &self,
         view: &View,
         record: RecordId,
-    ) -> Result<(DocumentKeys, Option<DocumentBytes>), CommandError> {
+    ) -> Result<(DocumentKeys, Option<DocumentBytes>)> {
         let document = view.record(&self.collection, record)?;
         let keys = match &document {
             Some(document) => index_keys_of(&self.index, document)?,
@@ -367,8 +357,8 @@ impl Building {
         &mut self,
         mut writer: Writer<'_>,
         mut current: Arc<Collection>,
-        recheck: &dyn Fn(&Collection) -> Result<bool, CommandError>,
-    ) -> Result<(Arc<Collection>, Option<Commit>), CommandError> {
+        recheck: &dyn Fn(&Collection) -> Result<bool>,
+    ) -> Result<(Arc<Collection>, Option<Commit>)> {
         if !recheck(&current)? {
             writer.add_index(&mut current, self.index.clone())?;
         }
@@ -383,11 +373,7 @@ struct KeysIn(Index);
 impl Examiner for KeysIn {
     type Item = (RecordId, DocumentKeys);
 
-    fn examine(
-        &self,
-        record: RecordId,
-        document: LentDocument<'_>,
-    ) -> Result<Option<Self::Item>, CommandError> {
+    fn examine(&self, record: RecordId, document: LentDocument<'_>) -> Result<Option<Self::Item>> {
         Ok(Some((record, index_keys_of(&self.0, &document)?)))
     }
 }
@@ -425,7 +411,7 @@ impl<'a, 'n> KeyWriter<'a, 'n> {
         key: &[u8],
         record: RecordId,
         document: &RawDocument,
-    ) -> Result<(), CommandError> {
+    ) -> Result<()> {
         let (entry, _) = index_entry(index, key, record);
         if index.unique {
             if self.pending.contains(&entry) || self.view.unique_entry(&entry)?.is_some() {
@@ -437,12 +423,7 @@ impl<'a, 'n> KeyWriter<'a, 'n> {
     }
 
     /// Adds an entry that no other record has.
-    fn add(
-        &mut self,
-        index: &Index,
-        entry: impl Into<Bytes>,
-        record: RecordId,
-    ) -> Result<(), CommandError> {
+    fn add(&mut self, index: &Index, entry: impl Into<Bytes>, record: RecordId) -> Result<()> {
         let entry = entry.into();
         self.bytes += entry.len();
         self.batch.insert(self.view.keyspaces.indexes, entry, value_of(index, record));
@@ -450,27 +431,24 @@ impl<'a, 'n> KeyWriter<'a, 'n> {
     }
 
     /// Writes entries that no other record has, in their order, after what was added before.
-    fn ingest(
-        &mut self,
-        entries: &mut dyn Iterator<Item = (Bytes, Bytes)>,
-    ) -> Result<(), CommandError> {
+    fn ingest(&mut self, entries: &mut dyn Iterator<Item = (Bytes, Bytes)>) -> Result<()> {
         self.step()?;
         self.view = self.hand.ingest(entries)?;
         Ok(())
     }
 
-    fn take(&mut self, index: &Index, key: &[u8], record: RecordId) -> Result<(), CommandError> {
+    fn take(&mut self, index: &Index, key: &[u8], record: RecordId) -> Result<()> {
         let (entry, _) = index_entry(index, key, record);
         self.bytes += entry.len();
         self.batch.remove(self.view.keyspaces.indexes, entry);
         self.step_if_full()
     }
 
-    fn step_if_full(&mut self) -> Result<(), CommandError> {
+    fn step_if_full(&mut self) -> Result<()> {
         if self.bytes > STEP_BYTES { self.step() } else { Ok(()) }
     }
 
-    fn step(&mut self) -> Result<(), CommandError> {
+    fn step(&mut self) -> Result<()> {
         self.view = self.hand.commit(std::mem::take(&mut self.batch))?;
         self.pending.clear();
         self.has_written = true;
@@ -482,10 +460,7 @@ impl<'a, 'n> KeyWriter<'a, 'n> {
 impl Writer<'_> {
     /// A number for an index that is not visible yet. Until it is added its keys are garbage: a crash
     /// leaves nothing behind.
-    pub(super) fn allocate_hidden(
-        &mut self,
-        collection: &Arc<Collection>,
-    ) -> Result<Ident, CommandError> {
+    pub(super) fn allocate_hidden(&mut self, collection: &Arc<Collection>) -> Result<Ident> {
         let shared = Arc::clone(collection);
         self.change_catalog(None, |catalog, keyspace, batch| {
             let ident = catalog.allocate_ident();
@@ -499,7 +474,7 @@ impl Writer<'_> {
         &mut self,
         collection: &mut Arc<Collection>,
         index: Index,
-    ) -> Result<(), CommandError> {
+    ) -> Result<()> {
         let mut command = doc! { "createIndexes": &collection.namespace.collection };
         command.extend(index.spec.clone());
         let ident = index.ident;
@@ -518,8 +493,8 @@ impl Writer<'_> {
         &mut self,
         collection: &mut Arc<Collection>,
         spec: Document,
-        check: impl Fn() -> Result<(), CommandError>,
-    ) -> Result<(), CommandError> {
+        check: impl Fn() -> Result<()>,
+    ) -> Result<()> {
         if self.is_staging() {
             return self.add_staged_index(collection, spec);
         }

@@ -8,7 +8,7 @@ use quorate_storage::{Batch, Direction};
 
 use super::{Totals, Writer, keys_of};
 use crate::catalog::Collection;
-use crate::error::CommandError;
+use crate::error::Result;
 use crate::records::parse_record;
 
 /// Documents that may go with one batch.
@@ -21,7 +21,7 @@ impl Writer<'_> {
         mut batch: Batch,
         collection: &Collection,
         mut added: Totals,
-    ) -> Result<(), CommandError> {
+    ) -> Result<()> {
         // The primary that wrote the entries of others has trimmed, and logged that too.
         let mut trims = !self.is_replaying() && collection.capped.is_some();
         loop {
@@ -47,7 +47,7 @@ impl Writer<'_> {
         batch: &mut Batch,
         collection: &Collection,
         added: Totals,
-    ) -> Result<Totals, CommandError> {
+    ) -> Result<Totals> {
         let mut removed = Totals::default();
         let Some(capped) = collection.capped else { return Ok(removed) };
         let held = self.totals(collection)?;
@@ -77,7 +77,7 @@ impl Writer<'_> {
         collection: &mut Arc<Collection>,
         record: RecordId,
         document: RawDocumentBuf,
-    ) -> Result<(), CommandError> {
+    ) -> Result<()> {
         let next = self.next_record(collection)?;
         let ident = collection.ident;
         self.state.collections.entry(ident).or_default().next_record = Some(record);

@@ -9,7 +9,7 @@ use quorate_storage::{Batch, KeyspaceId};
 use super::Writer;
 use super::oplog::oplog_namespace;
 use crate::catalog::{Catalog, Collection, ID_INDEX, Ident, Index};
-use crate::error::{CommandError, ErrorCode};
+use crate::error::{CommandError, ErrorCode, Result};
 use crate::namespace::Namespace;
 use crate::replication::takes_back;
 use crate::transactions::namespace_key;
@@ -19,7 +19,7 @@ impl Writer<'_> {
     pub(crate) fn collection_or_create(
         &mut self,
         namespace: &Namespace,
-    ) -> Result<Arc<Collection>, CommandError> {
+    ) -> Result<Arc<Collection>> {
         match self.collection(namespace) {
             Some(collection) => collection.refuse_view().map(|()| collection),
             None => self.create_collection(namespace, Document::new()),
@@ -30,7 +30,7 @@ impl Writer<'_> {
         &mut self,
         namespace: &Namespace,
         options: Document,
-    ) -> Result<Arc<Collection>, CommandError> {
+    ) -> Result<Arc<Collection>> {
         self.catalog().check_case(&namespace.database)?;
         let uuid = self.state.generator.uuid();
         self.create_with_uuid(namespace, options, uuid)
@@ -42,7 +42,7 @@ impl Writer<'_> {
         namespace: &Namespace,
         options: Document,
         uuid: Binary,
-    ) -> Result<Arc<Collection>, CommandError> {
+    ) -> Result<Arc<Collection>> {
         while let Err(error) = self.reserve(&namespace_key(namespace)) {
             if !self.wait_if_blocked()? {
                 return Err(error);
@@ -69,7 +69,7 @@ impl Writer<'_> {
     }
 
     /// Creates the collection that holds the history of the member: its records have no `_id`.
-    pub(crate) fn create_oplog(&mut self, bytes: u64) -> Result<Arc<Collection>, CommandError> {
+    pub(crate) fn create_oplog(&mut self, bytes: u64) -> Result<Arc<Collection>> {
         let uuid = self.state.generator.uuid();
         let options = doc! { "capped": true, "size": bytes as i64 };
         self.change_catalog(None, move |catalog, keyspace, batch| {
@@ -81,11 +81,7 @@ impl Writer<'_> {
     }
 
     /// Gives a capped collection another limit. What is over it goes with the next maintenance.
-    pub(crate) fn resize_capped(
-        &mut self,
-        collection: &Collection,
-        bytes: u64,
-    ) -> Result<(), CommandError> {
+    pub(crate) fn resize_capped(&mut self, collection: &Collection, bytes: u64) -> Result<()> {
         let mut options = collection.options.clone();
         options.insert("size", bytes as i64);
         let mut resized = Collection::new(
@@ -99,7 +95,7 @@ impl Writer<'_> {
     }
 
     /// Removes a collection, and ends its cursors. Its keys are purged later, by [`purge_step`](Self::purge_step).
-    pub(crate) fn drop_collection(&mut self, collection: &Collection) -> Result<(), CommandError> {
+    pub(crate) fn drop_collection(&mut self, collection: &Collection) -> Result<()> {
         let mut command = doc! { "drop": &collection.namespace.collection };
         // Change streams tell views from collections.
         if let Some(source) = collection.options.get("viewOn") {
@@ -120,7 +116,7 @@ impl Writer<'_> {
         &mut self,
         collection: &Collection,
         target: &Namespace,
-    ) -> Result<(), CommandError> {
+    ) -> Result<()> {
         let mut command = doc! {
             "renameCollection": collection.namespace.to_string(),
             "to": target.to_string(),
@@ -151,7 +147,7 @@ impl Writer<'_> {
         collection: &Collection,
         target: &Namespace,
         replaced: Option<Collection>,
-    ) -> Result<(), CommandError> {
+    ) -> Result<()> {
         let renamed = Collection { namespace: target.clone(), ..collection.clone() };
         self.change_catalog(Some(Document::new()), |catalog, keyspace, batch| {
             catalog.take(&collection.namespace, keyspace, batch);
@@ -179,7 +175,7 @@ impl Writer<'_> {
         &mut self,
         collection: Collection,
         command: Option<Document>,
-    ) -> Result<Arc<Collection>, CommandError> {
+    ) -> Result<Arc<Collection>> {
         // Other members take the result, not the way to it.
         let command = command.map(|mut command| {
             command.extend(takes_back::description(&collection));
@@ -196,12 +192,8 @@ impl Writer<'_> {
     pub(super) fn change_catalog<T>(
         &mut self,
         command: Option<Document>,
-        change: impl FnOnce(
-            &mut Catalog,
-            KeyspaceId,
-            &mut Batch,
-        ) -> Result<(T, Arc<Collection>), CommandError>,
-    ) -> Result<T, CommandError> {
+        change: impl FnOnce(&mut Catalog, KeyspaceId, &mut Batch) -> Result<(T, Arc<Collection>)>,
+    ) -> Result<T> {
         // The order of the log is the order of the commits.
         self.flush()?;
         let keyspace = self.node.keyspaces().catalog;
@@ -228,10 +220,7 @@ impl Writer<'_> {
     }
 
     /// Brings a dropped collection back, whose keys are still there.
-    pub(crate) fn restore_collection(
-        &mut self,
-        collection: Collection,
-    ) -> Result<(), CommandError> {
+    pub(crate) fn restore_collection(&mut self, collection: Collection) -> Result<()> {
         let command = doc! { "create": &collection.namespace.collection };
         self.change_catalog(Some(command), |catalog, keyspace, batch| {
             bring_back(catalog, collection, keyspace, batch).map(|collection| ((), collection))
@@ -242,7 +231,7 @@ impl Writer<'_> {
         &mut self,
         collection: &mut Arc<Collection>,
         name: &str,
-    ) -> Result<(), CommandError> {
+    ) -> Result<()> {
         let mut altered = (**collection).clone();
         let Some(place) = altered.indexes.iter().position(|index| index.name == name) else {
             return Ok(());
@@ -262,7 +251,7 @@ impl Writer<'_> {
         &mut self,
         collection: &mut Arc<Collection>,
         places: &BTreeSet<usize>,
-    ) -> Result<(), CommandError> {
+    ) -> Result<()> {
         if places.is_empty() {
             return Ok(());
         }
@@ -281,11 +270,7 @@ impl Writer<'_> {
     }
 
     /// Notes that indexes of a collection, as it is now, may hold arrays.
-    fn note_multikey_now(
-        &mut self,
-        namespace: &Namespace,
-        idents: &BTreeSet<Ident>,
-    ) -> Result<(), CommandError> {
+    fn note_multikey_now(&mut self, namespace: &Namespace, idents: &BTreeSet<Ident>) -> Result<()> {
         let Some(collection) = self.collection(namespace) else { return Ok(()) };
         let mut altered = (*collection).clone();
         for index in &mut altered.indexes {
@@ -301,7 +286,7 @@ impl Writer<'_> {
         &mut self,
         collection: &mut Arc<Collection>,
         spec: Document,
-    ) -> Result<(), CommandError> {
+    ) -> Result<()> {
         let is_new = self.transaction().is_none() || self.is_created_here(&collection.namespace);
         if !is_new || self.few_documents(collection)? != Some(0) {
             return Err(CommandError::new(
@@ -341,7 +326,7 @@ fn bring_back(
     collection: Collection,
     keyspace: KeyspaceId,
     batch: &mut Batch,
-) -> Result<Arc<Collection>, CommandError> {
+) -> Result<Arc<Collection>> {
     catalog.forget(collection.ident, keyspace, batch);
     for index in &collection.indexes {
         catalog.forget(index.ident, keyspace, batch);

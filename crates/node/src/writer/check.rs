@@ -7,7 +7,7 @@ use quorate_query::matcher::failure;
 use quorate_query::value::DocumentRef;
 
 use crate::catalog::{Collection, Index, Validator};
-use crate::error::{CommandError, ErrorCode};
+use crate::error::{CommandError, ErrorCode, Result};
 use crate::index_keys::{DocumentKeys, document_keys, plain_key};
 use crate::structure::{Depth, check_document_bytes, malformed};
 use crate::writer::Writer;
@@ -16,10 +16,7 @@ use crate::writer::Writer;
 const MAX_DOCUMENT_BYTES: usize = 16 * 1024 * 1024;
 
 /// The keys under which an index holds a document; none if the index leaves it out.
-pub(crate) fn index_keys_of(
-    index: &Index,
-    document: &RawDocument,
-) -> Result<DocumentKeys, CommandError> {
+pub(crate) fn index_keys_of(index: &Index, document: &RawDocument) -> Result<DocumentKeys> {
     if let Some(partial) = &index.partial
         && !partial.matches(document)?
     {
@@ -42,7 +39,7 @@ pub(crate) fn only_key_of(
     index: &Index,
     document: &RawDocument,
     key: &mut Vec<u8>,
-) -> Result<bool, CommandError> {
+) -> Result<bool> {
     let holds_all = index.partial.is_none() && !index.sparse;
     Ok(holds_all && plain_key(document, &index.fields, key)?.is_some())
 }
@@ -51,7 +48,7 @@ pub(crate) fn only_key_of(
 pub(crate) fn keys_of(
     collection: &Collection,
     document: &RawDocument,
-) -> Result<Vec<DocumentKeys>, CommandError> {
+) -> Result<Vec<DocumentKeys>> {
     collection.indexes.iter().map(|index| index_keys_of(index, document)).collect()
 }
 
@@ -68,7 +65,7 @@ pub(crate) fn changed_keys(
     collection: &Collection,
     (old, new): (&RawDocument, &RawDocument),
     touches: Option<&dyn Fn(&str) -> bool>,
-) -> Result<Vec<ChangedKeys>, CommandError> {
+) -> Result<Vec<ChangedKeys>> {
     let may_change = |index: &Index| {
         !index.is_id()
             && touches.is_none_or(|touches| index.partial.is_some() || looks_at(index, touches))
@@ -88,7 +85,7 @@ fn looks_at(index: &Index, touches: &dyn Fn(&str) -> bool) -> bool {
 
 /// Refuses what must not be stored: too large, too deep, malformed, or with an `_id` of a type
 /// that cannot identify.
-pub(crate) fn check_document(document: &RawDocument) -> Result<(), CommandError> {
+pub(crate) fn check_document(document: &RawDocument) -> Result<()> {
     let size = document.as_bytes().len();
     if size > MAX_DOCUMENT_BYTES {
         return Err(CommandError::new(
@@ -109,7 +106,7 @@ pub(crate) fn check_document(document: &RawDocument) -> Result<(), CommandError>
 }
 
 /// Operators are no names, except for those of a reference to another document.
-fn check_id_names(id: &RawDocument) -> Result<(), CommandError> {
+fn check_id_names(id: &RawDocument) -> Result<()> {
     for element in id {
         let (name, _) = element.map_err(|_| malformed())?;
         let name = name.as_str();
@@ -141,7 +138,7 @@ impl Writer<'_> {
         collection: &Collection,
         document: &RawDocument,
         replaced: Option<&RawDocument>,
-    ) -> Result<(), CommandError> {
+    ) -> Result<()> {
         let Some(validator) = &collection.validator else { return Ok(()) };
         let action = collection.options.get_str("validationAction").unwrap_or("error");
         let level = collection.options.get_str("validationLevel").unwrap_or("strict");

@@ -15,7 +15,7 @@ use quorate_wire::{timestamp_from, to_bson_date_time};
 use super::Writer;
 use crate::catalog::Collection;
 use crate::default_concerns::is_settings;
-use crate::error::CommandError;
+use crate::error::Result;
 use crate::fields::to_raw;
 use crate::namespace::Namespace;
 use crate::records::{DocumentBytes, EMPTY_DOCUMENT};
@@ -105,7 +105,7 @@ impl Writer<'_> {
         collection: &Collection,
         document: &RawDocument,
         statement: Option<i32>,
-    ) -> Result<(), CommandError> {
+    ) -> Result<()> {
         let (operation, target) = (Operation::Insert, None);
         let collection = Some(collection);
         let entry =
@@ -121,7 +121,7 @@ impl Writer<'_> {
         old: &RawDocument,
         new: &RawDocument,
         telling: Telling<'_>,
-    ) -> Result<(), CommandError> {
+    ) -> Result<()> {
         if !self.logs(Some(collection)) {
             return Ok(());
         }
@@ -167,7 +167,7 @@ impl Writer<'_> {
         collection: &Collection,
         record: RecordId,
         document: &RawDocument,
-    ) -> Result<(), CommandError> {
+    ) -> Result<()> {
         let object = id_document(document);
         let entry = Entry {
             operation: Operation::Delete,
@@ -193,7 +193,7 @@ impl Writer<'_> {
         batch: &mut Batch,
         collection: &Collection,
         command: &Document,
-    ) -> Result<(), CommandError> {
+    ) -> Result<()> {
         let undo = to_raw(&takes_back::of(command, collection, &self.node.catalog()))?;
         let undo = DocumentBytes::from(undo);
         let entry = Entry {
@@ -220,7 +220,7 @@ impl Writer<'_> {
         batch: &mut Batch,
         entry: &Entry<'_>,
         undo: Option<&DocumentBytes>,
-    ) -> Result<(), CommandError> {
+    ) -> Result<()> {
         if !self.logs(entry.collection) {
             return Ok(());
         }
@@ -235,7 +235,7 @@ impl Writer<'_> {
         batch: &mut Batch,
         entry: &Entry<'_>,
         undo: Option<&DocumentBytes>,
-    ) -> Result<(), CommandError> {
+    ) -> Result<()> {
         if self.stage_operation(entry, undo.map(|undo| &**undo))? {
             return Ok(());
         }
@@ -296,7 +296,7 @@ pub(crate) fn with_room_for(bytes: usize) -> RawDocumentBuf {
 }
 
 /// `{before: …}` of a document.
-fn as_before(document: &RawDocument) -> Result<DocumentBytes, CommandError> {
+fn as_before(document: &RawDocument) -> Result<DocumentBytes> {
     let document = document.as_bytes();
     let length = size_of::<i32>() + BEFORE.len() + document.len() + 1;
     let length = i32::try_from(length).unwrap_or(i32::MAX).to_le_bytes();

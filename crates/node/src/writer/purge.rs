@@ -16,7 +16,7 @@ use quorate_storage::{Batch, Direction, KeyRange, ReplayPoint};
 
 use super::Writer;
 use crate::catalog::Ident;
-use crate::error::CommandError;
+use crate::error::Result;
 
 /// Keys that are removed in one step. With no more nothing else is tried.
 const PURGE_STEP: usize = 1000;
@@ -47,7 +47,7 @@ impl Writer<'_> {
     }
 
     /// Removes some keys of what was dropped. Returns whether there is more to do.
-    pub(crate) fn purge_step(&mut self) -> Result<bool, CommandError> {
+    pub(crate) fn purge_step(&mut self) -> Result<bool> {
         let catalog = self.node.catalog();
         if catalog.first_dropped().is_none() {
             return Ok(false);
@@ -92,7 +92,7 @@ impl Writer<'_> {
     }
 
     /// No key of an ident is left. Its row goes, unless recovery may bring keys back.
-    fn forget_dropped(&mut self, ident: Ident) -> Result<(), CommandError> {
+    fn forget_dropped(&mut self, ident: Ident) -> Result<()> {
         if let Some(discarded) = self.state.discarded.get_mut(&ident) {
             discarded.is_empty = true;
             if !self.node.store().is_settled(discarded.since) {
@@ -115,7 +115,7 @@ impl Writer<'_> {
 
     /// Drops the tables of an ident and of those that follow it without a gap: a collection and its indexes were given
     /// theirs together, and the entries of the indexes lie in the same tables.
-    fn discard(&mut self, ident: Ident, garbage: &[Ident]) -> Result<(), CommandError> {
+    fn discard(&mut self, ident: Ident, garbage: &[Ident]) -> Result<()> {
         let is_next = |(place, found): &(u64, &Ident)| {
             found.0 == ident.0 + place && !self.state.discarded.contains_key(found)
         };

@@ -30,7 +30,7 @@ use quorate_storage::{Batch, Bytes, Direction, KeyRange};
 use quorate_transactions::{Arrival, Kind, Refusal, Verdict};
 
 use super::Writer;
-use crate::error::{CommandError, ErrorCode};
+use crate::error::{CommandError, ErrorCode, Result};
 use crate::fields::{Fields, whole_number};
 use crate::records::{EMPTY_DOCUMENT, View, parse_record};
 use crate::replication::entry_position;
@@ -72,7 +72,7 @@ impl Default for StatementIds {
 
 impl StatementIds {
     /// Reads `stmtId` and `stmtIds`.
-    pub(crate) fn of(fields: &Fields<'_>) -> Result<Self, CommandError> {
+    pub(crate) fn of(fields: &Fields<'_>) -> Result<Self> {
         let number = |given: i64| {
             i32::try_from(given).ok().filter(|given| *given >= 0).ok_or_else(|| {
                 CommandError::bad_value(format!("{given} is no number of a statement"))
@@ -95,7 +95,7 @@ impl StatementIds {
         }
     }
 
-    fn check_count(&self, statements: usize) -> Result<(), CommandError> {
+    fn check_count(&self, statements: usize) -> Result<()> {
         match self {
             Self::Listed(listed) if listed.len() != statements => Err(CommandError::new(
                 ErrorCode::INVALID_LENGTH,
@@ -155,7 +155,7 @@ impl Writer<'_> {
         &mut self,
         write: Option<&RetryableWrite>,
         statements: usize,
-    ) -> Result<(), CommandError> {
+    ) -> Result<()> {
         let Some(write) = write else { return Ok(()) };
         write.statements.check_count(statements)?;
         let arrival = Arrival { number: write.number, kind: Kind::RetryableWrite };
@@ -174,7 +174,7 @@ impl Writer<'_> {
     }
 
     /// Learns what a repetition of this write did while the lock was free.
-    pub(crate) fn look_for_repetition(&mut self) -> Result<(), CommandError> {
+    pub(crate) fn look_for_repetition(&mut self) -> Result<()> {
         let Some(retry) = &self.retry else { return Ok(()) };
         let write = RetryableWrite {
             session: retry.session,
@@ -190,11 +190,7 @@ impl Writer<'_> {
     }
 
     /// A write with its earlier results, if it is not too old.
-    fn known_results(
-        &self,
-        write: &RetryableWrite,
-        row: Option<Bytes>,
-    ) -> Result<Retry, CommandError> {
+    fn known_results(&self, write: &RetryableWrite, row: Option<Bytes>) -> Result<Retry> {
         let mut retry = known_retry(write, row.as_deref())?;
         if !retry.announced {
             return Ok(retry);
@@ -226,7 +222,7 @@ impl Writer<'_> {
         write: &RetryableWrite,
         (statement, at): (i32, OpTimeAndWallTime),
         result: &[u8],
-    ) -> Result<(), CommandError> {
+    ) -> Result<()> {
         let same = |retry: &Retry| retry.session == write.session && retry.number == write.number;
         let retry = match self.replayed.take().filter(same) {
             Some(retry) => retry,
@@ -328,7 +324,7 @@ impl Writer<'_> {
         write: &RetryableWrite,
         statement: i32,
         entry: &RawDocument,
-    ) -> Result<(), CommandError> {
+    ) -> Result<()> {
         let keyspace = self.node.keyspaces().sessions;
         batch.remove(keyspace, result_key(&write.session, write.number, statement));
         let bytes = self.session_row(&write.session)?;
@@ -368,7 +364,7 @@ impl Writer<'_> {
         session: &SessionId,
         number: i64,
         before: &[u8],
-    ) -> Result<Vec<u8>, CommandError> {
+    ) -> Result<Vec<u8>> {
         let row = SessionRow::from_bytes(before);
         let has_rows = |row: &SessionRow| row.has_rows && row.written.is_some();
         if row.filter(has_rows).is_none() {
@@ -386,7 +382,7 @@ impl Writer<'_> {
         batch: &mut Batch,
         session: &SessionId,
         before: &[u8],
-    ) -> Result<Option<Vec<u8>>, CommandError> {
+    ) -> Result<Option<Vec<u8>>> {
         let Some(mut row) = SessionRow::from_bytes(before) else { return Ok(None) };
         if row.committed.is_some() {
             return Ok(Some(row.to_bytes()));
@@ -418,14 +414,14 @@ impl Writer<'_> {
         Ok(Some(row.with_result(&in_row)))
     }
 
-    pub(crate) fn entry_at(&self, timestamp: u64) -> Result<Option<RawDocumentBuf>, CommandError> {
+    pub(crate) fn entry_at(&self, timestamp: u64) -> Result<Option<RawDocumentBuf>> {
         let at = Bound::Included(RecordId(timestamp));
         let found = self.view().scan_oplog((at, at), Direction::Forward)?.next();
         found.map(|pair| Ok((*parse_record(&pair?.1)?).to_owned())).transpose()
     }
 
     /// Puts the result of the current statement into the batch of its change.
-    pub(super) fn record_current(&mut self, batch: &mut Batch) -> Result<(), CommandError> {
+    pub(super) fn record_current(&mut self, batch: &mut Batch) -> Result<()> {
         let current = self.retry.as_mut().and_then(|retry| retry.current.take());
         match current {
             Some((statement, result)) => self.record(batch, statement, result.as_bytes()),
@@ -439,7 +435,7 @@ impl Writer<'_> {
         batch: &mut Batch,
         statement: i32,
         result: &[u8],
-    ) -> Result<(), CommandError> {
+    ) -> Result<()> {
         let keyspace = self.node.keyspaces().sessions;
         let Some(retry) = &self.retry else { return Ok(()) };
         self.node.fail_points().on_transactional_write(&retry.session)?;
@@ -479,7 +475,7 @@ fn is_kept_in_row(statement: i32, result: &[u8]) -> bool {
 }
 
 /// A write without its earlier results, if it is not too old for its session's row.
-fn known_retry(write: &RetryableWrite, row: Option<&[u8]>) -> Result<Retry, CommandError> {
+fn known_retry(write: &RetryableWrite, row: Option<&[u8]>) -> Result<Retry> {
     let RetryableWrite { session, number, statements } = write;
     let known = row.and_then(SessionRow::from_bytes);
     if let Some(known) = known.map(|row| row.number).filter(|known| number < known) {
@@ -513,7 +509,7 @@ fn known_retry(write: &RetryableWrite, row: Option<&[u8]>) -> Result<Retry, Comm
 ///
 /// Only that write has results: each number removes those of the one before it. They are looked for from the
 /// end, because the store passes over every removed row on its way to one that is there.
-fn forget_results(view: &View, session: &SessionId, batch: &mut Batch) -> Result<(), CommandError> {
+fn forget_results(view: &View, session: &SessionId, batch: &mut Batch) -> Result<()> {
     let keyspace = view.keyspaces.sessions;
     let all = KeyRange::prefix(&[session.bytes(), &[RESULT_ROW]].concat());
     let Some(last) = view.snapshot.scan(keyspace, all, Direction::Backward)?.next() else {

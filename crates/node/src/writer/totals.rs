@@ -5,7 +5,7 @@ use quorate_storage::Direction;
 use super::Writer;
 use crate::catalog::{Collection, Ident};
 use crate::context::Now;
-use crate::error::CommandError;
+use crate::error::Result;
 use crate::finder::InterruptSlot;
 use crate::node::Node;
 use crate::records::View;
@@ -58,7 +58,7 @@ impl Node {
         collection: &Collection,
         interrupt: &InterruptSlot,
         now: Now,
-    ) -> Result<Totals, CommandError> {
+    ) -> Result<Totals> {
         let writer = self.write(now);
         if let Some(totals) = writer.quick_totals(collection)? {
             return Ok(totals);
@@ -80,11 +80,7 @@ impl Node {
     }
 }
 
-fn count(
-    view: &View,
-    ident: Ident,
-    mut look: impl FnMut() -> Result<(), CommandError>,
-) -> Result<Totals, CommandError> {
+fn count(view: &View, ident: Ident, mut look: impl FnMut() -> Result<()>) -> Result<Totals> {
     let mut totals = Totals::default();
     for pair in view.scan_records(ident, Direction::Forward)? {
         let (_, value) = pair?;
@@ -104,7 +100,7 @@ impl Writer<'_> {
     }
 
     /// The same, also where it need not be counted.
-    fn quick_totals(&self, collection: &Collection) -> Result<Option<Totals>, CommandError> {
+    fn quick_totals(&self, collection: &Collection) -> Result<Option<Totals>> {
         let known = self.known_totals(collection);
         if known.is_some() || self.view().keyspaces.history != Some(collection.ident) {
             return Ok(known);
@@ -118,7 +114,7 @@ impl Writer<'_> {
     }
 
     /// How much the collection holds, counted under the write lock if nothing has counted it before.
-    pub(crate) fn totals(&mut self, collection: &Collection) -> Result<Totals, CommandError> {
+    pub(crate) fn totals(&mut self, collection: &Collection) -> Result<Totals> {
         let totals = match self.quick_totals(collection)? {
             Some(totals) => totals,
             None => count(self.view(), collection.ident, || Ok(()))?,

@@ -9,21 +9,17 @@ use quorate_storage::{Direction, KeyRange};
 
 use super::Writer;
 use crate::catalog::Index;
-use crate::error::CommandError;
+use crate::error::Result;
 
 impl Writer<'_> {
     /// Whether a key, the ident included, is taken in what is committed. The caller writes it if it
     /// is free, and knows itself about keys that it has not committed yet.
-    pub(super) fn is_taken(&mut self, index: &Index, entry: &[u8]) -> Result<bool, CommandError> {
+    pub(super) fn is_taken(&mut self, index: &Index, entry: &[u8]) -> Result<bool> {
         Ok(!self.raise_greatest(index, entry)? && self.view().unique_entry(entry)?.is_some())
     }
 
     /// Whether a key is above all keys of its index, which it then becomes the greatest of.
-    pub(super) fn raise_greatest(
-        &mut self,
-        index: &Index,
-        entry: &[u8],
-    ) -> Result<bool, CommandError> {
+    pub(super) fn raise_greatest(&mut self, index: &Index, entry: &[u8]) -> Result<bool> {
         let greatest = match self.state.greatest_keys.get_mut(&index.ident) {
             Some(greatest) => greatest,
             None => {

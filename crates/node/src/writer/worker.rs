@@ -6,7 +6,7 @@ use quorate_query::Meter;
 
 use super::Writer;
 use crate::context::Interrupt;
-use crate::error::CommandError;
+use crate::error::Result;
 use crate::finder::InterruptSlot;
 
 /// The command that a writer works for, told whether the lock is held.
@@ -42,10 +42,7 @@ impl Writer<'_> {
 
     /// Evaluates under the lock, or without it if that takes long. Returns what came of it, and whether the lock was free:
     /// then what was looked up before need not be as it was.
-    pub(crate) fn evaluate<T>(
-        &mut self,
-        evaluate: impl Fn() -> Result<T, CommandError>,
-    ) -> Result<(T, bool), CommandError> {
+    pub(crate) fn evaluate<T>(&mut self, evaluate: impl Fn() -> Result<T>) -> Result<(T, bool)> {
         match self.shortly(&evaluate)? {
             Some(value) => Ok((value, false)),
             None => self.aside(evaluate).map(|value| (value, true)),
@@ -53,10 +50,7 @@ impl Writer<'_> {
     }
 
     /// Evaluates under the lock; none if that takes long.
-    pub(crate) fn shortly<T>(
-        &self,
-        evaluate: impl FnOnce() -> Result<T, CommandError>,
-    ) -> Result<Option<T>, CommandError> {
+    pub(crate) fn shortly<T>(&self, evaluate: impl FnOnce() -> Result<T>) -> Result<Option<T>> {
         match &self.worker {
             Some(Worker(interrupt)) => interrupt.evaluate_shortly(evaluate),
             None => evaluate().map(Some),
@@ -71,10 +65,7 @@ impl Writer<'_> {
     /// Works without the lock, after what was deferred is committed. Afterwards the view is the newest,
     /// nothing that was looked up before need be as it was, and a retryable write knows what a
     /// repetition of it did meanwhile.
-    pub(crate) fn aside<T>(
-        &mut self,
-        work: impl FnOnce() -> Result<T, CommandError>,
-    ) -> Result<T, CommandError> {
+    pub(crate) fn aside<T>(&mut self, work: impl FnOnce() -> Result<T>) -> Result<T> {
         self.flush()?;
         self.announcement.tell();
         self.state.let_go();

@@ -8,7 +8,7 @@
 use bson::{Bson, Document};
 
 use super::MAX_INTERMEDIATE_BYTES;
-use crate::error::QueryError;
+use crate::error::{QueryError, Result};
 use crate::value::MAX_NESTING;
 
 /// The bytes of one value besides its payload.
@@ -26,13 +26,13 @@ pub(crate) struct Budget {
 
 impl Budget {
     /// Draws what a value costs.
-    pub(crate) fn draw(&mut self, operator: &str, value: &Bson) -> Result<(), QueryError> {
+    pub(crate) fn draw(&mut self, operator: &str, value: &Bson) -> Result<()> {
         let size = measure(value, 0).ok_or_else(too_deep)?;
         self.draw_bytes(operator, size)
     }
 
     /// Draws a number of bytes.
-    pub(crate) fn draw_bytes(&mut self, operator: &str, bytes: usize) -> Result<(), QueryError> {
+    pub(crate) fn draw_bytes(&mut self, operator: &str, bytes: usize) -> Result<()> {
         self.used = self.used.saturating_add(bytes);
         if self.used > MAX_INTERMEDIATE_BYTES {
             return Err(too_large(operator, self.used));
@@ -51,12 +51,12 @@ pub(crate) fn too_large(operator: &str, bytes: usize) -> QueryError {
 }
 
 /// The bytes of a value. Fails if it is nested too deeply.
-pub(crate) fn cost(value: &Bson) -> Result<usize, QueryError> {
+pub(crate) fn cost(value: &Bson) -> Result<usize> {
     measure(value, 0).ok_or_else(too_deep)
 }
 
 /// The bytes of a field of a document. Its table grows by doubling, and a name has a place of its own.
-pub(crate) fn field_cost(name: &str, value: &Bson) -> Result<usize, QueryError> {
+pub(crate) fn field_cost(name: &str, value: &Bson) -> Result<usize> {
     Ok(2 * FIELD_OVERHEAD + name.len() + ELEMENT_OVERHEAD + cost(value)?)
 }
 

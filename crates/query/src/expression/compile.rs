@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bson::Bson;
 
 use super::{Expression, ParseContext, Variables};
-use crate::error::QueryError;
+use crate::error::Result;
 use crate::meter::Meter;
 use crate::value::DocumentRef;
 
@@ -39,7 +39,7 @@ impl Compiler {
     /// # Errors
     ///
     /// As [`Expression::parse`], or if this compiler refuses expressions.
-    pub fn compile(&self, expression: &Bson) -> Result<Compiled, QueryError> {
+    pub fn compile(&self, expression: &Bson) -> Result<Compiled> {
         let expression = Expression::parse(expression, &self.context)?;
         Ok(Compiled { expression, variables: Arc::clone(&self.variables) })
     }
@@ -73,7 +73,7 @@ impl Compiled {
     /// # Errors
     ///
     /// As [`Expression::evaluate`].
-    pub fn evaluate(&self, root: DocumentRef<'_>) -> Result<Option<Bson>, QueryError> {
+    pub fn evaluate(&self, root: DocumentRef<'_>) -> Result<Option<Bson>> {
         match root {
             DocumentRef::Parsed(root) => self.expression.evaluate(root, &self.variables),
             DocumentRef::Raw(_) => self.expression.evaluate(&root.to_document(), &self.variables),

@@ -11,7 +11,7 @@ use bson::Bson;
 
 use super::bounds::{approximate_value_size, cost};
 use super::operators::copy;
-use crate::error::QueryError;
+use crate::error::Result;
 use crate::meter::{Charge, Kept, Meter};
 use crate::typed::Typed;
 use crate::value;
@@ -147,11 +147,7 @@ impl<'a> Operand<'a> {
     }
 
     /// A value that an operator made, charged to the operation.
-    pub(crate) fn charged(
-        value: Bson,
-        operator: &str,
-        meter: &Meter,
-    ) -> Result<Operand<'static>, QueryError> {
+    pub(crate) fn charged(value: Bson, operator: &str, meter: &Meter) -> Result<Operand<'static>> {
         let bytes = cost(&value)?;
         if bytes < SMALL {
             return Ok(Self::owned(value));
@@ -172,11 +168,7 @@ impl<'a> Operand<'a> {
     }
 
     /// The same, no longer tied to anything; a copy is charged to the operation.
-    pub(crate) fn into_static(
-        self,
-        operator: &str,
-        meter: &Meter,
-    ) -> Result<Operand<'static>, QueryError> {
+    pub(crate) fn into_static(self, operator: &str, meter: &Meter) -> Result<Operand<'static>> {
         match self.0 {
             None => Ok(Operand::MISSING),
             Some(Held::Borrowed(Bson::Array(elements))) => {

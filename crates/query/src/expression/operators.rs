@@ -24,7 +24,7 @@ use bson::Bson;
 
 use super::cost;
 use super::operand::{Operand, SMALL};
-use crate::error::QueryError;
+use crate::error::Result;
 use crate::meter::{Meter, steps_to_copy};
 use crate::value::Number;
 
@@ -34,7 +34,7 @@ pub(super) use object::{GET_FIELD, SET_FIELD};
 pub(super) use regex::{Compiled, RegexKind};
 
 /// The result of an operator; `None` is missing.
-pub(super) type Evaluated = Result<Option<Bson>, QueryError>;
+pub(super) type Evaluated = Result<Option<Bson>>;
 
 /// An operator whose arguments are a list.
 pub(super) struct Positional {
@@ -83,7 +83,7 @@ pub(super) enum Arity {
 impl Arity {
     /// Refuses a number of arguments that does not fit; past this, indexing up to the minimum is
     /// safe.
-    pub(super) fn check(self, name: &str, given: usize) -> Result<(), QueryError> {
+    pub(super) fn check(self, name: &str, given: usize) -> Result<()> {
         match self {
             Self::Exactly(wanted) if given != wanted => Err(fail!(
                 16020,
@@ -122,7 +122,7 @@ pub(super) type ByName = fn(&[Option<Operand<'_>>], &Meter) -> Evaluated;
 
 /// Takes room for a result that is about to be made, and gives it back at once: the result is charged when it
 /// is there. A result that does not fit is never made.
-pub(super) fn room(operator: &str, bytes: usize, meter: &Meter) -> Result<(), QueryError> {
+pub(super) fn room(operator: &str, bytes: usize, meter: &Meter) -> Result<()> {
     if bytes < SMALL {
         return Ok(());
     }
@@ -131,7 +131,7 @@ pub(super) fn room(operator: &str, bytes: usize, meter: &Meter) -> Result<(), Qu
 }
 
 /// A copy of a part of a value, for which there is room.
-pub(super) fn part(operator: &str, value: &Bson, meter: &Meter) -> Result<Bson, QueryError> {
+pub(super) fn part(operator: &str, value: &Bson, meter: &Meter) -> Result<Bson> {
     room(operator, cost(value)?, meter)?;
     Ok(value.clone())
 }

@@ -12,7 +12,7 @@ use super::node::{Base, Node};
 use super::operators::{self, Arity, Named, Positional};
 use super::path::FieldPath;
 use super::variables::{Frame, Variables};
-use crate::error::{QueryError, fail};
+use crate::error::{QueryError, Result, fail};
 use crate::meter::Meter;
 use crate::typed::Typed;
 
@@ -57,7 +57,7 @@ impl ParseContext {
 }
 
 /// Reads an expression.
-pub(super) fn parse(value: &Bson, context: &ParseContext) -> Result<Node, QueryError> {
+pub(super) fn parse(value: &Bson, context: &ParseContext) -> Result<Node> {
     if context.refusing {
         return Err(QueryError::bad_value(
             "expressions are not allowed here; use plain values and query operators",
@@ -67,7 +67,7 @@ pub(super) fn parse(value: &Bson, context: &ParseContext) -> Result<Node, QueryE
 }
 
 /// Refuses names that no variable of a user may have.
-pub(crate) fn check_variable_name(name: &str) -> Result<(), QueryError> {
+pub(crate) fn check_variable_name(name: &str) -> Result<()> {
     let Some(first) = name.chars().next() else {
         return Err(fail(16866, "empty variable names are not allowed"));
     };
@@ -126,7 +126,7 @@ impl Locals {
 }
 
 impl Parser<'_> {
-    pub(super) fn expression(&mut self, value: &Bson) -> Result<Node, QueryError> {
+    pub(super) fn expression(&mut self, value: &Bson) -> Result<Node> {
         if self.depth >= MAX_EXPRESSION_DEPTH {
             return Err(fail!(
                 OVERFLOW,
@@ -144,15 +144,15 @@ impl Parser<'_> {
         node.map(fold)
     }
 
-    pub(super) fn boxed(&mut self, value: &Bson) -> Result<Box<Node>, QueryError> {
+    pub(super) fn boxed(&mut self, value: &Bson) -> Result<Box<Node>> {
         self.expression(value).map(Box::new)
     }
 
-    pub(super) fn all(&mut self, values: &[Bson]) -> Result<Vec<Node>, QueryError> {
+    pub(super) fn all(&mut self, values: &[Bson]) -> Result<Vec<Node>> {
         values.iter().map(|value| self.expression(value)).collect()
     }
 
-    fn document(&mut self, document: &Document) -> Result<Node, QueryError> {
+    fn document(&mut self, document: &Document) -> Result<Node> {
         if let Some((name, argument)) = document.iter().next()
             && name.starts_with('$')
         {
@@ -186,7 +186,7 @@ impl Parser<'_> {
         Ok(Node::Object(fields))
     }
 
-    fn path(&self, text: &str) -> Result<Node, QueryError> {
+    fn path(&self, text: &str) -> Result<Node> {
         if let Some(variable) = text.strip_prefix("$$") {
             let (name, rest) = match variable.split_once('.') {
                 Some((name, rest)) => (name, Some(rest)),
@@ -211,7 +211,7 @@ impl Parser<'_> {
     }
 
     /// The variable of a name, or the constant it stands for.
-    fn base(&self, name: &str) -> Result<Result<Base, Bson>, QueryError> {
+    fn base(&self, name: &str) -> Result<Result<Base, Bson>> {
         if let Some(slot) = self.locals.slot(name) {
             return Ok(Ok(Base::Slot(slot)));
         }
@@ -231,7 +231,7 @@ impl Parser<'_> {
         }))
     }
 
-    fn operator(&mut self, name: &str, argument: &Bson) -> Result<Node, QueryError> {
+    fn operator(&mut self, name: &str, argument: &Bson) -> Result<Node> {
         match name {
             "$literal" | "$const" => Ok(Node::Constant(argument.clone())),
             "$and" => self.all(as_list(argument)).map(Node::And),
@@ -266,17 +266,13 @@ impl Parser<'_> {
         }
     }
 
-    fn positional(
-        &mut self,
-        operator: &'static Positional,
-        argument: &Bson,
-    ) -> Result<Node, QueryError> {
+    fn positional(&mut self, operator: &'static Positional, argument: &Bson) -> Result<Node> {
         let arguments = as_list(argument);
         operator.arity.check(operator.name, arguments.len())?;
         Ok(Node::Positional(operator, self.all(arguments)?))
     }
 
-    fn named(&mut self, operator: &'static Named, argument: &Bson) -> Result<Node, QueryError> {
+    fn named(&mut self, operator: &'static Named, argument: &Bson) -> Result<Node> {
         let name = operator.name;
         let fields = match argument {
             Bson::Document(fields) if !(operator.bare && is_operator(fields)) => fields,

@@ -8,11 +8,11 @@ use super::operand::Operand;
 use super::operators::{self, Arity};
 use super::parse::{Parser, as_list, check_variable_name, is_operator, unrecognized};
 use super::path::FieldPath;
-use crate::error::{ErrorCode, QueryError, fail};
+use crate::error::{ErrorCode, QueryError, Result, fail};
 use crate::typed::{Typed, unknown_field};
 
 impl Parser<'_> {
-    pub(super) fn cond(&mut self, argument: &Bson) -> Result<Node, QueryError> {
+    pub(super) fn cond(&mut self, argument: &Bson) -> Result<Node> {
         let parts = match argument {
             Bson::Document(fields) if !is_operator(fields) => {
                 let parts = Fields::new("$cond", fields, &["if", "then", "else"], 17083)?;
@@ -36,7 +36,7 @@ impl Parser<'_> {
         ])))
     }
 
-    pub(super) fn if_null(&mut self, argument: &Bson) -> Result<Node, QueryError> {
+    pub(super) fn if_null(&mut self, argument: &Bson) -> Result<Node> {
         let parts = as_list(argument);
         if parts.len() < 2 {
             return Err(fail!(
@@ -48,7 +48,7 @@ impl Parser<'_> {
         self.all(parts).map(Node::IfNull)
     }
 
-    pub(super) fn switch(&mut self, argument: &Bson) -> Result<Node, QueryError> {
+    pub(super) fn switch(&mut self, argument: &Bson) -> Result<Node> {
         let fields = object("$switch", argument, 40060)?;
         let fields = Fields::new("$switch", fields, &["branches", "default"], 40067)?;
         let listed = match fields.get("branches") {
@@ -68,7 +68,7 @@ impl Parser<'_> {
         Ok(Node::Switch { branches, default })
     }
 
-    pub(super) fn branch(&mut self, branch: &Bson) -> Result<(Node, Node), QueryError> {
+    pub(super) fn branch(&mut self, branch: &Bson) -> Result<(Node, Node)> {
         let branch =
             branch.document(40062, "$switch expected each branch to be an object, found:")?;
         if let Some(unknown) = branch.keys().find(|key| !matches!(key.as_str(), "case" | "then")) {
@@ -83,7 +83,7 @@ impl Parser<'_> {
         Ok((self.expression(case)?, self.expression(then)?))
     }
 
-    pub(super) fn let_expression(&mut self, argument: &Bson) -> Result<Node, QueryError> {
+    pub(super) fn let_expression(&mut self, argument: &Bson) -> Result<Node> {
         let fields = only_object("$let", argument, 16874)?;
         let fields = Fields::new("$let", fields, &["vars", "in"], 16875)?;
         let vars = fields.parameter("vars", 16876)?;
@@ -104,7 +104,7 @@ impl Parser<'_> {
     }
 
     /// Reads an expression in which the given names are bound.
-    pub(super) fn within(&mut self, names: &[&str], body: &Bson) -> Result<Box<Node>, QueryError> {
+    pub(super) fn within(&mut self, names: &[&str], body: &Bson) -> Result<Box<Node>> {
         let outer = self.locals.len();
         names.iter().for_each(|name| self.locals.bind(name));
         let body = self.boxed(body);
@@ -113,7 +113,7 @@ impl Parser<'_> {
     }
 
     /// The name under which `$map` and `$filter` show each element.
-    pub(super) fn element_name<'b>(&self, name: Option<&'b Bson>) -> Result<&'b str, QueryError> {
+    pub(super) fn element_name<'b>(&self, name: Option<&'b Bson>) -> Result<&'b str> {
         match name {
             None => Ok("this"),
             Some(name) => {
@@ -124,7 +124,7 @@ impl Parser<'_> {
         }
     }
 
-    pub(super) fn map(&mut self, argument: &Bson) -> Result<Node, QueryError> {
+    pub(super) fn map(&mut self, argument: &Bson) -> Result<Node> {
         let fields = only_object("$map", argument, 16878)?;
         let fields = Fields::new("$map", fields, &["input", "as", "in"], 16879)?;
         let input = fields.parameter("input", 16880)?;
@@ -135,7 +135,7 @@ impl Parser<'_> {
         Ok(Node::Map { input, slot, body: self.within(&[name], body)? })
     }
 
-    pub(super) fn filter(&mut self, argument: &Bson) -> Result<Node, QueryError> {
+    pub(super) fn filter(&mut self, argument: &Bson) -> Result<Node> {
         let fields = only_object("$filter", argument, 28646)?;
         let fields = Fields::new("$filter", fields, &["input", "as", "cond", "limit"], 28647)?;
         let input = fields.parameter("input", 28648)?;
@@ -147,7 +147,7 @@ impl Parser<'_> {
         Ok(Node::Filter { input, slot, condition: self.within(&[name], condition)?, limit })
     }
 
-    pub(super) fn reduce(&mut self, argument: &Bson) -> Result<Node, QueryError> {
+    pub(super) fn reduce(&mut self, argument: &Bson) -> Result<Node> {
         let fields = object("$reduce", argument, 40075)?;
         let fields = Fields::new("$reduce", fields, &["input", "initialValue", "in"], 40076)?;
         let input = self.boxed(fields.specified("input", 40077)?)?;
@@ -157,7 +157,7 @@ impl Parser<'_> {
         Ok(Node::Reduce { input, initial, first_slot, body })
     }
 
-    pub(super) fn zip(&mut self, argument: &Bson) -> Result<Node, QueryError> {
+    pub(super) fn zip(&mut self, argument: &Bson) -> Result<Node> {
         let fields =
             argument.document(34460, "$zip only supports an object as an argument, found")?;
         let fields =
@@ -187,7 +187,7 @@ impl Parser<'_> {
         Ok(Node::Zip { inputs, use_longest, defaults })
     }
 
-    pub(super) fn sort_array(&mut self, argument: &Bson) -> Result<Node, QueryError> {
+    pub(super) fn sort_array(&mut self, argument: &Bson) -> Result<Node> {
         let fields = object("$sortArray", argument, 2942500)?;
         let fields = Fields::new("$sortArray", fields, &["input", "sortBy"], 2942501)?;
         let input = fields.specified("input", 2942502)?;
@@ -197,7 +197,7 @@ impl Parser<'_> {
 
     /// `$getField` takes a name alone, or a name and a document. A name is not a path: `"$a"` is an
     /// expression, `{ $literal: "$a" }` the field called `$a`.
-    pub(super) fn get_field(&mut self, argument: &Bson) -> Result<Node, QueryError> {
+    pub(super) fn get_field(&mut self, argument: &Bson) -> Result<Node> {
         let whole = Bson::String("$$CURRENT".to_owned());
         let (field, input) = match argument {
             Bson::Document(fields) if !is_operator(fields) => {
@@ -219,7 +219,7 @@ impl Parser<'_> {
         Ok(Node::Positional(&operators::GET_FIELD, vec![field, input]))
     }
 
-    pub(super) fn convert(&mut self, argument: &Bson) -> Result<Node, QueryError> {
+    pub(super) fn convert(&mut self, argument: &Bson) -> Result<Node> {
         let wanted = "$convert expects an object of named arguments but found:";
         let fields = argument.document(ErrorCode::FAILED_TO_PARSE, wanted)?;
         if let Some(unknown) =
@@ -238,7 +238,7 @@ impl Parser<'_> {
         Ok(Node::Convert(Box::new(Convert { input, to, on_error, on_null })))
     }
 
-    pub(super) fn regex(&mut self, name: &str, argument: &Bson) -> Result<Node, QueryError> {
+    pub(super) fn regex(&mut self, name: &str, argument: &Bson) -> Result<Node> {
         let fields = argument.document(
             51103,
             format_args!("{name} expects an object of named arguments but found:"),
@@ -268,7 +268,7 @@ impl Parser<'_> {
     }
 
     /// `$unsetField` is `$setField` with `$$REMOVE`.
-    pub(super) fn unset_field(&mut self, argument: &Bson) -> Result<Node, QueryError> {
+    pub(super) fn unset_field(&mut self, argument: &Bson) -> Result<Node> {
         let fields = object("$unsetField", argument, 4161100)?;
         let fields = Fields::new("$unsetField", fields, &["field", "input"], 4161101)?;
         let field = fields.specified("field", 4161102)?;
@@ -294,7 +294,7 @@ impl<'a> Fields<'a> {
         fields: &'a Document,
         known: &[&str],
         code: i32,
-    ) -> Result<Self, QueryError> {
+    ) -> Result<Self> {
         match unknown_field(fields, known) {
             None => Ok(Self { operator, fields }),
             Some(unknown) => Err(fail!((code), "Unrecognized parameter to {operator}: {unknown}")),
@@ -306,27 +306,23 @@ impl<'a> Fields<'a> {
     }
 
     /// A field that must be there, in the words of the older operators.
-    fn parameter(&self, name: &str, code: i32) -> Result<&'a Bson, QueryError> {
+    fn parameter(&self, name: &str, code: i32) -> Result<&'a Bson> {
         let missing = || fail!((code), "Missing '{name}' parameter to {}", self.operator);
         self.get(name).ok_or_else(missing)
     }
 
     /// A field that must be there, in the words of the newer operators.
-    fn specified(&self, name: &str, code: i32) -> Result<&'a Bson, QueryError> {
+    fn specified(&self, name: &str, code: i32) -> Result<&'a Bson> {
         let missing = || fail!((code), "{} requires '{name}' to be specified", self.operator);
         self.get(name).ok_or_else(missing)
     }
 }
 
-fn object<'a>(operator: &str, argument: &'a Bson, code: i32) -> Result<&'a Document, QueryError> {
+fn object<'a>(operator: &str, argument: &'a Bson, code: i32) -> Result<&'a Document> {
     argument.document(code, format_args!("{operator} requires an object as an argument, found:"))
 }
 
-fn only_object<'a>(
-    operator: &str,
-    argument: &'a Bson,
-    code: i32,
-) -> Result<&'a Document, QueryError> {
+fn only_object<'a>(operator: &str, argument: &'a Bson, code: i32) -> Result<&'a Document> {
     argument
         .as_document()
         .ok_or_else(|| fail!((code), "{operator} only supports an object as its argument"))

@@ -7,7 +7,7 @@ use bson::{Bson, Document};
 
 use super::MAX_EXPRESSION_DEPTH;
 use super::operand::Operand;
-use crate::error::{QueryError, fail};
+use crate::error::{Result, fail};
 
 /// The components of a dotted path, possibly none.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
@@ -15,7 +15,7 @@ pub(crate) struct FieldPath(Box<[String]>);
 
 impl FieldPath {
     /// Reads a dotted path such as `a.b.c`.
-    pub(crate) fn parse(text: &str) -> Result<Self, QueryError> {
+    pub(crate) fn parse(text: &str) -> Result<Self> {
         if text.is_empty() {
             return Err(fail(40352, "FieldPath cannot be constructed with empty string"));
         }
@@ -74,7 +74,7 @@ pub(crate) fn is_reference_field(name: &str) -> bool {
     matches!(name, "$ref" | "$id" | "$db")
 }
 
-fn check_component(component: &str) -> Result<(), QueryError> {
+fn check_component(component: &str) -> Result<()> {
     if component.is_empty() {
         return Err(fail(15998, "FieldPath field names may not be empty strings."));
     }

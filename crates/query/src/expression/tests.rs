@@ -13,7 +13,7 @@ use std::sync::Arc;
 use bson::{Bson, DateTime, Document, Timestamp, doc};
 
 use super::{Expression, ParseContext, UserRoles, Variables};
-use crate::error::QueryError;
+use crate::error::Result;
 
 fn variables() -> Variables {
     Variables::new(7)
@@ -30,7 +30,7 @@ fn sample() -> Document {
     }
 }
 
-fn try_evaluate(expression: Bson) -> Result<Option<Bson>, QueryError> {
+fn try_evaluate(expression: Bson) -> Result<Option<Bson>> {
     let context = ParseContext::of(&variables());
     Expression::parse(&expression, &context)?.evaluate(&sample(), &variables())
 }

@@ -11,7 +11,7 @@ use bson::{Bson, DateTime, Document, Timestamp, doc};
 use quorate_protocol::SplitMix64;
 
 use super::operand::Operand;
-use crate::error::QueryError;
+use crate::error::{QueryError, Result};
 use crate::meter::{Interrupt, Meter};
 
 /// The values that one operation's expressions share.
@@ -79,7 +79,7 @@ impl Variables {
     }
 
     /// Counts a step of a loop, and asks from time to time whether to go on.
-    pub(crate) fn step(&self) -> Result<(), QueryError> {
+    pub(crate) fn step(&self) -> Result<()> {
         self.meter.step()
     }
 
@@ -108,11 +108,11 @@ impl Variables {
         self.user.get(name)?.as_ref()
     }
 
-    pub(super) fn now(&self) -> Result<Bson, QueryError> {
+    pub(super) fn now(&self) -> Result<Bson> {
         self.now.map(Bson::DateTime).ok_or_else(|| unavailable("NOW"))
     }
 
-    pub(super) fn cluster_time(&self) -> Result<Bson, QueryError> {
+    pub(super) fn cluster_time(&self) -> Result<Bson> {
         self.cluster_time.map(Bson::Timestamp).ok_or_else(|| unavailable("CLUSTER_TIME"))
     }
 

@@ -5,7 +5,7 @@
 
 use bson::Bson;
 
-use crate::error::QueryError;
+use crate::error::{QueryError, Result};
 use crate::value::{Number, ValueRef};
 
 /// The highest position that a list may name.
@@ -27,7 +27,7 @@ enum Mask {
 
 impl BitTest {
     /// Parses the argument of one of the four operators.
-    pub(crate) fn parse(field: &str, operator: &str, argument: &Bson) -> Result<Self, QueryError> {
+    pub(crate) fn parse(field: &str, operator: &str, argument: &Bson) -> Result<Self> {
         let (want_set, all) = match operator {
             "$bitsAllSet" => (true, true),
             "$bitsAnySet" => (true, false),
@@ -79,7 +79,7 @@ impl BitTest {
     }
 }
 
-fn position(index: usize, item: &Bson) -> Result<u32, QueryError> {
+fn position(index: usize, item: &Bson) -> Result<u32> {
     let refused = |reason: &str| {
         QueryError::bad_value(format!("Failed to parse bit position. {reason} {index}: {item}"))
     };
@@ -94,7 +94,7 @@ fn position(index: usize, item: &Bson) -> Result<u32, QueryError> {
         .ok_or_else(|| refused("Cannot be represented as a 32-bit signed integer:"))
 }
 
-fn mask(field: &str, operator: &str, argument: &Bson) -> Result<i64, QueryError> {
+fn mask(field: &str, operator: &str, argument: &Bson) -> Result<i64> {
     let Some(number) = Number::from_value(argument) else {
         return Err(QueryError::bad_value(format!(
             "{field} takes an Array, a number, or a BinData but received: {operator}: {argument}"

@@ -10,12 +10,12 @@ use bson::{Bson, Document, bson};
 use super::bits::BitTest;
 use super::predicate::InList;
 use super::{Comparison, Condition, MAX_QUERY_DEPTH, Node, Predicate, RegexMatcher, Schema};
-use crate::error::{ErrorCode, QueryError, fail};
+use crate::error::{ErrorCode, QueryError, Result, fail};
 use crate::expression::Compiler;
 use crate::expression::is_reference_field;
 use crate::value::{Number, Path, TypeSet, is_truthy, type_name_of};
 
-type Parsed<T> = Result<T, QueryError>;
+type Parsed<T> = Result<T>;
 
 /// The most regular expressions in one query: each takes memory of its own.
 const MAX_REGEXES: usize = 1_000;

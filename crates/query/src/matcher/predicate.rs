@@ -9,7 +9,7 @@ use bson::{Bson, Document};
 
 use super::bits::BitTest;
 use super::{Node, Progress, RegexMatcher};
-use crate::error::QueryError;
+use crate::error::Result;
 use crate::value::{
     ArrayRef, DocumentRef, LeafArrays, Number, Path, TypeBracket, TypeSet, ValueRef, compare,
 };
@@ -64,7 +64,7 @@ impl InList {
         Self { values, regexes, has_null }
     }
 
-    fn matches(&self, value: Option<ValueRef<'_>>) -> Result<bool, QueryError> {
+    fn matches(&self, value: Option<ValueRef<'_>>) -> Result<bool> {
         let Some(value) = value else { return Ok(self.has_null) };
         if value.is_nullish() && self.has_null {
             return Ok(true);
@@ -88,7 +88,7 @@ impl Condition {
         document: DocumentRef<'_>,
         path: &Path,
         details: &mut Progress<'_>,
-    ) -> Result<bool, QueryError> {
+    ) -> Result<bool> {
         match self {
             Self::And(children) => {
                 for child in children {
@@ -130,7 +130,7 @@ impl Condition {
         &self,
         value: Option<ValueRef<'_>>,
         details: &mut Progress<'_>,
-    ) -> Result<bool, QueryError> {
+    ) -> Result<bool> {
         match self {
             Self::And(children) => {
                 for child in children {
@@ -154,11 +154,7 @@ impl Predicate {
         }
     }
 
-    fn matches(
-        &self,
-        value: Option<ValueRef<'_>>,
-        details: &mut Progress<'_>,
-    ) -> Result<bool, QueryError> {
+    fn matches(&self, value: Option<ValueRef<'_>>, details: &mut Progress<'_>) -> Result<bool> {
         details.step()?;
         Ok(match self {
             Self::Compare(comparison, operand) => comparison.holds(value, operand.into()),
@@ -194,7 +190,7 @@ fn any_element_matches(
     array: ArrayRef<'_>,
     node: &Node,
     details: &mut Progress<'_>,
-) -> Result<bool, QueryError> {
+) -> Result<bool> {
     for (position, element) in array.iter().enumerate() {
         let matched = match element {
             ValueRef::Document(document) => node.matches(document, &mut details.fresh())?,
@@ -225,7 +221,7 @@ fn any_value_matches(
     array: ArrayRef<'_>,
     condition: &Condition,
     details: &mut Progress<'_>,
-) -> Result<bool, QueryError> {
+) -> Result<bool> {
     for (position, element) in array.iter().enumerate() {
         if condition.matches_value(Some(element), &mut details.fresh())? {
             details.array_index = Some(position);

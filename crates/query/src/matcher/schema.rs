@@ -9,13 +9,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use bson::{Bson, Document};
 
 use super::{MAX_QUERY_DEPTH, RegexMatcher};
-use crate::error::QueryError;
+use crate::error::{QueryError, Result};
 use crate::meter::Meter;
 use crate::value::{
     ArrayRef, DocumentRef, GroupKey, Number, TypeSet, ValueRef, equal, type_name_of,
 };
 
-type Parsed<T> = Result<T, QueryError>;
+type Parsed<T> = Result<T>;
 
 /// A parsed schema.
 #[derive(Debug, Clone, Default)]
@@ -91,7 +91,7 @@ impl Schema {
 
     /// Whether the value obeys every rule. Fails if a pattern is too complex for a text, or the
     /// operation has ended.
-    pub(crate) fn validates(&self, value: ValueRef<'_>, meter: &Meter) -> Result<bool, QueryError> {
+    pub(crate) fn validates(&self, value: ValueRef<'_>, meter: &Meter) -> Result<bool> {
         let check = Check { meter, failure: RefCell::new(None) };
         let valid = self.obeyed(value, &check);
         check.failure.into_inner().map_or(Ok(valid), Err)

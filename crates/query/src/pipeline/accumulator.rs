@@ -7,7 +7,7 @@ use bson::{Bson, Document};
 
 use super::memory::Memory;
 use super::sort::parse_pattern;
-use crate::error::{QueryError, fail};
+use crate::error::{QueryError, Result, fail};
 use crate::expression::operators::accumulate::{
     Deviation, Sum, check_method, count, percentiles_of_sorted, shares,
 };
@@ -104,11 +104,7 @@ impl Kind {
 
 impl Accumulator {
     /// Reads `field: { $accumulator: argument }`.
-    pub(super) fn parse(
-        field: &str,
-        spec: &Bson,
-        context: &ParseContext,
-    ) -> Result<Self, QueryError> {
+    pub(super) fn parse(field: &str, spec: &Bson, context: &ParseContext) -> Result<Self> {
         if field.contains('.') {
             return Err(fail!(40235, "The field name '{field}' cannot contain '.'"));
         }
@@ -160,7 +156,7 @@ impl Accumulator {
         kind: Kind,
         argument: &Bson,
         context: &ParseContext,
-    ) -> Result<Self, QueryError> {
+    ) -> Result<Self> {
         let Bson::Document(options) = argument else {
             return Err(fail!(
                 7429703,
@@ -194,7 +190,7 @@ impl Accumulator {
         kind: Kind,
         argument: &Bson,
         context: &ParseContext,
-    ) -> Result<Self, QueryError> {
+    ) -> Result<Self> {
         let Bson::Document(options) = argument else {
             return Err(fail!(
                 5787900,
@@ -240,7 +236,7 @@ impl Accumulator {
     }
 
     /// The state before any document. `n` may depend on the group's `_id`, and on nothing else.
-    pub(super) fn start(&self, id: &Bson, frame: Frame<'_>) -> Result<State, QueryError> {
+    pub(super) fn start(&self, id: &Bson, frame: Frame<'_>) -> Result<State> {
         let mut root = Document::new();
         root.insert("_id", id.clone());
         let n = match &self.n {
@@ -268,7 +264,7 @@ impl Accumulator {
         state: &mut State,
         frame: Frame<'_>,
         memory: &mut Memory,
-    ) -> Result<(), QueryError> {
+    ) -> Result<()> {
         // `$first` needs nothing from the later documents, whatever they would compute to.
         if self.kind == Kind::First && matches!(state, State::One(Some(_))) {
             return Ok(());
@@ -311,7 +307,7 @@ impl Accumulator {
         kept: &mut Option<Bson>,
         value: Operand<'_>,
         memory: &mut Memory,
-    ) -> Result<(), QueryError> {
+    ) -> Result<()> {
         let better = match (self.kind, &kept) {
             (Kind::First, None) | (Kind::Last, _) => true,
             (Kind::Min | Kind::Max, _) if value.is_nullish() => false,
@@ -335,7 +331,7 @@ impl Accumulator {
         n: usize,
         value: Operand<'_>,
         memory: &mut Memory,
-    ) -> Result<(), QueryError> {
+    ) -> Result<()> {
         let value = match (self.kind, value) {
             (Kind::Push, value) if value.is_missing() => return Ok(()),
             (Kind::FirstN, _) if values.len() >= n => return Ok(()),
@@ -389,7 +385,7 @@ impl Accumulator {
         value: Operand<'_>,
         frame: Frame<'_>,
         memory: &mut Memory,
-    ) -> Result<(), QueryError> {
+    ) -> Result<()> {
         let Some(sort) = &self.sort else { return Ok(()) };
         let key = sort.key(frame.root)?;
         let value = value.into_bson().unwrap_or(Bson::Null);
@@ -413,7 +409,7 @@ impl Accumulator {
     }
 
     /// The accumulated value. The error is the interrupt's, if the operation should end.
-    pub(super) fn finish(&self, state: State, meter: &Meter) -> Result<Bson, QueryError> {
+    pub(super) fn finish(&self, state: State, meter: &Meter) -> Result<Bson> {
         Ok(match (state, self.kind) {
             (State::Sum(sum), Kind::Avg) => sum.average(),
             (State::Sum(sum), _) => sum.total(),
@@ -456,7 +452,7 @@ fn moved(values: usize) -> u64 {
     (values / 16) as u64
 }
 
-fn merge(merged: &mut Document, value: Operand<'_>, memory: &mut Memory) -> Result<(), QueryError> {
+fn merge(merged: &mut Document, value: Operand<'_>, memory: &mut Memory) -> Result<()> {
     let kind = value.type_name();
     match value.into_bson() {
         None | Some(Bson::Null | Bson::Undefined) => Ok(()),

@@ -10,7 +10,7 @@ use super::group::{By, Group};
 use super::memory::Memory;
 use super::stage::{Made, deferred};
 use super::{Documents, Run};
-use crate::error::{QueryError, fail};
+use crate::error::{QueryError, Result, fail};
 use crate::expression::operators::as_i64;
 use crate::expression::{Dependencies, Expression, Frame, ParseContext};
 use crate::meter::Kept;
@@ -37,7 +37,7 @@ fn output(
     code: i32,
     output: Option<&Bson>,
     context: &ParseContext,
-) -> Result<Vec<Accumulator>, QueryError> {
+) -> Result<Vec<Accumulator>> {
     match output {
         None => {
             let mut sum = Document::new();
@@ -57,12 +57,7 @@ fn output(
 }
 
 /// Refuses a `groupBy` that is neither a path nor an operator.
-fn group_by(
-    stage: &str,
-    code: i32,
-    value: &Bson,
-    context: &ParseContext,
-) -> Result<Expression, QueryError> {
+fn group_by(stage: &str, code: i32, value: &Bson, context: &ParseContext) -> Result<Expression> {
     let computed = match value {
         Bson::String(text) => text.starts_with('$'),
         Bson::Document(fields) => fields.keys().next().is_some_and(|key| key.starts_with('$')),
@@ -79,7 +74,7 @@ fn group_by(
 }
 
 /// Reads a `$bucket`.
-pub(super) fn parse(spec: &Bson, context: &ParseContext) -> Result<Group, QueryError> {
+pub(super) fn parse(spec: &Bson, context: &ParseContext) -> Result<Group> {
     let Bson::Document(spec) = spec else {
         return Err(wrong_type(40201, "Argument to $bucket stage must be an object", spec));
     };
@@ -109,7 +104,7 @@ pub(super) fn parse(spec: &Bson, context: &ParseContext) -> Result<Group, QueryE
     Ok(Group { by: By::Bucket { value, boundaries, default }, accumulators })
 }
 
-fn read_boundaries(spec: &Bson, context: &ParseContext) -> Result<Vec<Bson>, QueryError> {
+fn read_boundaries(spec: &Bson, context: &ParseContext) -> Result<Vec<Bson>> {
     let Bson::Array(spec) = spec else {
         return Err(wrong_type(40200, "The $bucket 'boundaries' field must be an array", spec));
     };
@@ -148,7 +143,7 @@ fn read_boundaries(spec: &Bson, context: &ParseContext) -> Result<Vec<Bson>, Que
     Ok(boundaries)
 }
 
-fn check_default(default: &Bson, boundaries: &[Bson]) -> Result<(), QueryError> {
+fn check_default(default: &Bson, boundaries: &[Bson]) -> Result<()> {
     let (Some(first), Some(last)) = (boundaries.first(), boundaries.last()) else { return Ok(()) };
     if compare(default, first).is_ge() && compare(default, last).is_lt() {
         return Err(fail(
@@ -161,7 +156,7 @@ fn check_default(default: &Bson, boundaries: &[Bson]) -> Result<(), QueryError> 
 }
 
 impl BucketAuto {
-    pub(super) fn parse(spec: &Bson, context: &ParseContext) -> Result<Self, QueryError> {
+    pub(super) fn parse(spec: &Bson, context: &ParseContext) -> Result<Self> {
         let Bson::Document(spec) = spec else {
             return Err(wrong_type(40240, "The argument to $bucketAuto must be an object", spec));
         };
@@ -210,7 +205,7 @@ impl BucketAuto {
         self.accumulators.iter().for_each(|accumulator| accumulator.depend(needed));
     }
 
-    fn run(&self, input: Documents, run: &Run) -> Result<Made, QueryError> {
+    fn run(&self, input: Documents, run: &Run) -> Result<Made> {
         let mut memory = Memory::new("$bucketAuto", run);
         let meter = run.variables.meter();
         let mut sorted = Kept::new(Vec::new(), meter);
@@ -251,7 +246,7 @@ impl BucketAuto {
         bucket: &[(Bson, Document)],
         run: &Run,
         memory: &mut Memory,
-    ) -> Result<Document, QueryError> {
+    ) -> Result<Document> {
         let id = Bson::Document(id);
         let mut result = Document::new();
         result.insert("_id", id.clone());

@@ -10,7 +10,7 @@ use bson::Document;
 
 use super::stage::{Flow, Stage, Step};
 use super::{Documents, Run};
-use crate::error::QueryError;
+use crate::error::Result;
 use crate::meter::{Charge, Meter};
 
 /// The documents that come out of some stages. Nothing happens before the first is asked for.
@@ -38,7 +38,7 @@ impl Drop for Chain {
 }
 
 impl Iterator for Chain {
-    type Item = Result<Document, QueryError>;
+    type Item = Result<Document>;
 
     fn next(&mut self) -> Option<Self::Item> {
         if let Some((stages, run)) = self.pending.take() {
@@ -52,7 +52,7 @@ impl Iterator for Chain {
     }
 }
 
-fn build(stages: &[Arc<Stage>], input: Documents, run: &Run) -> Result<Documents, QueryError> {
+fn build(stages: &[Arc<Stage>], input: Documents, run: &Run) -> Result<Documents> {
     let mut documents = input;
     let mut steps: Vec<Step> = Vec::new();
     for stage in stages {
@@ -77,7 +77,7 @@ fn watched(documents: Documents, run: &Run) -> Documents {
 }
 
 /// Asks a blocking stage for its first document, which makes it take in all of its input.
-fn started(mut documents: Documents) -> Result<Documents, QueryError> {
+fn started(mut documents: Documents) -> Result<Documents> {
     match documents.next().transpose()? {
         Some(first) => Ok(Box::new(std::iter::once(Ok(first)).chain(documents))),
         None => Ok(Box::new(std::iter::empty())),
@@ -103,7 +103,7 @@ struct Stepped {
 }
 
 impl Stepped {
-    fn step(&mut self, mut document: Document) -> Result<Option<Document>, QueryError> {
+    fn step(&mut self, mut document: Document) -> Result<Option<Document>> {
         self.charge.clear();
         for step in &mut self.steps {
             document = match step(document, &mut self.charge)? {
@@ -120,7 +120,7 @@ impl Stepped {
 }
 
 impl Iterator for Stepped {
-    type Item = Result<Document, QueryError>;
+    type Item = Result<Document>;
 
     fn next(&mut self) -> Option<Self::Item> {
         while !self.ended {

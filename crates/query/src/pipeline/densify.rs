@@ -12,7 +12,7 @@ use super::output::check_known;
 use super::stage::{Made, deferred};
 use super::unwind::set;
 use super::{Documents, Run};
-use crate::error::{ErrorCode, QueryError, fail};
+use crate::error::{ErrorCode, QueryError, Result, fail};
 use crate::expression::operators::as_i64;
 use crate::expression::operators::date_math::shift_by;
 use crate::expression::{Dependencies, Expression, FieldPath, ParseContext};
@@ -55,7 +55,7 @@ fn path_and_value(
     name: &Bson,
     what: &str,
     context: &ParseContext,
-) -> Result<(FieldPath, Expression), QueryError> {
+) -> Result<(FieldPath, Expression)> {
     let name = name.as_str().ok_or_else(|| {
         QueryError::type_mismatch(format!("$densify: {what} must be the name of a field"))
     })?;
@@ -65,7 +65,7 @@ fn path_and_value(
 }
 
 impl Densify {
-    pub(super) fn parse(spec: &Bson, context: &ParseContext) -> Result<Self, QueryError> {
+    pub(super) fn parse(spec: &Bson, context: &ParseContext) -> Result<Self> {
         let missing = |name: &str| {
             fail!(MISSING_FIELD, "BSON field '$densify.{name}' is missing but a required field")
         };
@@ -108,7 +108,7 @@ impl Densify {
         self.partition.iter().for_each(|(path, _)| needed.path(&path.dotted()));
     }
 
-    fn run(&self, input: Documents, run: &Run) -> Result<Made, QueryError> {
+    fn run(&self, input: Documents, run: &Run) -> Result<Made> {
         let mut memory = Memory::new("$densify", run);
         let meter = run.variables.meter();
         let mut entries = Kept::new(Vec::new(), meter);
@@ -126,7 +126,7 @@ impl Densify {
                 .partition
                 .iter()
                 .map(|(_, by)| Ok(evaluated(by)?.unwrap_or(Bson::Null)))
-                .collect::<Result<_, QueryError>>()?;
+                .collect::<Result<_>>()?;
             let partition = Bson::Array(partition);
             memory.hold_value(&partition)?;
             push(&mut entries, Entry { partition, value, document });
@@ -198,11 +198,7 @@ struct Row<'a> {
 
 impl Row<'_> {
     /// Adds the documents of a partition, which are in order, and those that are missing between the ends.
-    fn fill(
-        &mut self,
-        entries: &mut [Entry],
-        ends: Option<(Bson, Bson)>,
-    ) -> Result<(), QueryError> {
+    fn fill(&mut self, entries: &mut [Entry], ends: Option<(Bson, Bson)>) -> Result<()> {
         let (lower, upper, is_open) = match (&self.densify.bounds, ends) {
             (Bounds::Between(ends), _) => (ends[0].clone(), ends[1].clone(), true),
             (_, Some((lower, upper))) => (lower, upper, false),
@@ -242,7 +238,7 @@ impl Row<'_> {
         self.documents.extend(documents);
     }
 
-    fn make(&mut self, partition: &Bson, value: Bson) -> Result<(), QueryError> {
+    fn make(&mut self, partition: &Bson, value: Bson) -> Result<()> {
         self.made += 1;
         if self.made > MAX_MADE {
             return Err(too_many());
@@ -267,7 +263,7 @@ fn too_many() -> QueryError {
 }
 
 impl Step {
-    fn parse(step: &Bson, unit: Option<&Bson>) -> Result<Self, QueryError> {
+    fn parse(step: &Bson, unit: Option<&Bson>) -> Result<Self> {
         let not_positive = || {
             fail(
                 5733401,
@@ -294,7 +290,7 @@ impl Step {
     }
 
     /// Refuses bounds of which one is a date and the other none, and numbers with a unit of dates.
-    fn check_bounds(&self, lower: &Bson, upper: &Bson) -> Result<(), QueryError> {
+    fn check_bounds(&self, lower: &Bson, upper: &Bson) -> Result<()> {
         let is_number = |value: &Bson| Number::from_value(value).is_some();
         match (self, is_number(lower), is_number(upper)) {
             (Self::Date { .. }, true, true) => {
@@ -308,7 +304,7 @@ impl Step {
         }
     }
 
-    fn check_value(&self, value: &Bson) -> Result<(), QueryError> {
+    fn check_value(&self, value: &Bson) -> Result<()> {
         match (self, value) {
             (Self::Date { .. }, Bson::DateTime(_)) => Ok(()),
             (Self::Number(_), value) if Number::from_value(value).is_some() => Ok(()),
@@ -325,7 +321,7 @@ impl Step {
     }
 
     /// A place of the row that begins at a value.
-    fn place(&self, first: &Bson, place: i64) -> Result<Bson, QueryError> {
+    fn place(&self, first: &Bson, place: i64) -> Result<Bson> {
         let overflow = || fail(ErrorCode::OVERFLOW, "$densify: a value is out of range");
         match (self, first) {
             (Self::Date { unit, amount }, Bson::DateTime(first)) => {
@@ -344,7 +340,7 @@ impl Step {
 }
 
 impl Bounds {
-    fn parse(bounds: &Bson, step: &Step, is_one_partition: bool) -> Result<Self, QueryError> {
+    fn parse(bounds: &Bson, step: &Step, is_one_partition: bool) -> Result<Self> {
         match bounds {
             Bson::String(name) if name == "full" => Ok(Self::Full),
             Bson::String(name) if name == "partition" && is_one_partition => Err(fail(

@@ -9,7 +9,7 @@ use bson::{Bson, Document, RawDocument};
 
 use super::Pipeline;
 use super::stage::Stage;
-use crate::error::{ErrorCode, QueryError, fail};
+use crate::error::{ErrorCode, Result, fail};
 use crate::expression::{Dependencies, Expression, ParseContext};
 use crate::value::raw_scan::RawScan;
 
@@ -49,11 +49,7 @@ impl Decoder {
 
     /// Reads another document into one that this decoder has made. Where both have all the fields that
     /// the pipeline reads, no name and no table of the document is made again.
-    pub(super) fn refill(
-        &self,
-        document: &mut Document,
-        raw: &RawDocument,
-    ) -> Result<(), QueryError> {
+    pub(super) fn refill(&self, document: &mut Document, raw: &RawDocument) -> Result<()> {
         if !self.refill_in_place(document, raw) {
             *document = self.decode(raw)?;
         }
@@ -94,7 +90,7 @@ impl Decoder {
     /// # Errors
     ///
     /// If the bytes are not valid BSON.
-    pub fn decode(&self, raw: &RawDocument) -> Result<Document, QueryError> {
+    pub fn decode(&self, raw: &RawDocument) -> Result<Document> {
         self.decode_fields(raw).map_err(|_| {
             fail(ErrorCode::FAILED_TO_PARSE, "a stored document is malformed; run validate")
         })

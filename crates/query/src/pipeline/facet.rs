@@ -8,7 +8,7 @@ use bson::{Bson, Document};
 use super::memory::Memory;
 use super::stage::{Made, deferred, failed};
 use super::{Documents, Pipeline, Run};
-use crate::error::QueryError;
+use crate::error::Result;
 use crate::meter::{Kept, push};
 
 /// A `$unionWith` stage.
@@ -40,7 +40,7 @@ struct Union {
 }
 
 impl Union {
-    fn open(&self) -> Result<Documents, QueryError> {
+    fn open(&self) -> Result<Documents> {
         let documents = match &self.union.collection {
             Some(collection) => {
                 self.run.environment.read(collection, self.union.filter().as_ref())?
@@ -52,7 +52,7 @@ impl Union {
 }
 
 impl Iterator for Union {
-    type Item = Result<Document, QueryError>;
+    type Item = Result<Document>;
 
     fn next(&mut self) -> Option<Self::Item> {
         if let Some(own) = &mut self.own {

@@ -5,13 +5,13 @@ use bson::{Bson, Document};
 use super::output::check_known;
 use super::stage::Stage;
 use super::window::WindowStage;
-use crate::error::{ErrorCode, QueryError, fail};
+use crate::error::{ErrorCode, QueryError, Result, fail};
 use crate::expression::{FieldPath, ParseContext};
 use crate::projection::AddFields;
 use crate::typed::Typed;
 
 /// Reads the stage as a `$setWindowFields` for the methods and an `$addFields` for the values.
-pub(super) fn parse(spec: &Bson, context: &ParseContext) -> Result<Vec<Stage>, QueryError> {
+pub(super) fn parse(spec: &Bson, context: &ParseContext) -> Result<Vec<Stage>> {
     let spec = spec.document(
         ErrorCode::FAILED_TO_PARSE,
         "the $fill stage specification must be an object, found",
@@ -66,7 +66,7 @@ pub(super) fn parse(spec: &Bson, context: &ParseContext) -> Result<Vec<Stage>, Q
     Ok(stages)
 }
 
-fn window_of(spec: &Document, methods: Document) -> Result<Document, QueryError> {
+fn window_of(spec: &Document, methods: Document) -> Result<Document> {
     let mut window = Document::new();
     match (spec.get("partitionBy"), spec.get("partitionByFields")) {
         (Some(_), Some(_)) => {

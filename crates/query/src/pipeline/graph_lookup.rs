@@ -7,7 +7,7 @@ use bson::{Bson, Document};
 use super::Run;
 use super::memory::Memory;
 use super::unwind::set;
-use crate::error::{ErrorCode, QueryError, fail};
+use crate::error::{ErrorCode, QueryError, Result, fail};
 use crate::expression::operators::as_i64;
 use crate::expression::{Dependencies, Expression, FieldPath, ParseContext, cost};
 use crate::matcher::Matcher;
@@ -34,7 +34,7 @@ pub(super) struct GraphLookup {
 }
 
 impl GraphLookup {
-    pub(super) fn parse(spec: &Bson, context: &ParseContext) -> Result<Self, QueryError> {
+    pub(super) fn parse(spec: &Bson, context: &ParseContext) -> Result<Self> {
         let spec = spec.document(
             ErrorCode::FAILED_TO_PARSE,
             "the $graphLookup stage specification must be an object, but found",
@@ -97,7 +97,7 @@ impl GraphLookup {
         mut document: Document,
         run: &Run,
         charge: &mut Charge,
-    ) -> Result<Document, QueryError> {
+    ) -> Result<Document> {
         let start = self.start_with.evaluate(&document, &run.variables)?.unwrap_or(Bson::Null);
         let meter = run.variables.meter();
         let mut search = Search {
@@ -132,7 +132,7 @@ impl GraphLookup {
         run: &Run,
         search: &mut Search,
         next: &mut Vec<Bson>,
-    ) -> Result<(), QueryError> {
+    ) -> Result<()> {
         let mut any = Document::new();
         any.insert("$in", frontier.to_vec());
         let mut filter = Document::new();
@@ -176,7 +176,7 @@ struct Search {
 
 impl Search {
     /// Puts a value, or each element of an array, on the frontier unless it was there before.
-    fn ask(&mut self, value: Bson, frontier: &mut Vec<Bson>) -> Result<(), QueryError> {
+    fn ask(&mut self, value: Bson, frontier: &mut Vec<Bson>) -> Result<()> {
         let values = match value {
             Bson::Array(elements) => elements,
             single => vec![single],

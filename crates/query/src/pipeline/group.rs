@@ -10,7 +10,7 @@ use super::accumulator::{Accumulator, State};
 use super::memory::Memory;
 use super::stage::deferred_stream;
 use super::{Decoder, Documents, Run, StoredDocuments};
-use crate::error::{QueryError, fail};
+use crate::error::{Result, fail};
 use crate::expression::{Dependencies, Expression, Frame, Operand, ParseContext};
 use crate::meter::{Kept, Meter, push};
 use crate::value::{GroupKey, PARTS, compare};
@@ -35,7 +35,7 @@ pub(super) enum By {
 }
 
 impl Group {
-    pub(super) fn parse(spec: &Bson, context: &ParseContext) -> Result<Self, QueryError> {
+    pub(super) fn parse(spec: &Bson, context: &ParseContext) -> Result<Self> {
         let Bson::Document(spec) = spec else {
             return Err(fail(15947, "a group's fields must be specified in an object"));
         };
@@ -62,7 +62,7 @@ impl Group {
 }
 
 impl By {
-    fn key<'a>(&'a self, frame: Frame<'a>) -> Result<Operand<'a>, QueryError> {
+    fn key<'a>(&'a self, frame: Frame<'a>) -> Result<Operand<'a>> {
         match self {
             Self::Value(expression) => expression.operand(frame),
             Self::Bucket { value, boundaries, default } => {
@@ -139,7 +139,7 @@ impl<'a> Groups<'a> {
         }
     }
 
-    fn add(&mut self, frame: Frame<'_>) -> Result<(), QueryError> {
+    fn add(&mut self, frame: Frame<'_>) -> Result<()> {
         let id = self.stage.by.key(frame)?;
         self.key.refill(id.or_null());
         let place = match self.places.get(&self.key) {
@@ -191,7 +191,7 @@ struct Finished {
 }
 
 impl Finished {
-    fn document(&self, (id, states): Growing) -> Result<Document, QueryError> {
+    fn document(&self, (id, states): Growing) -> Result<Document> {
         let mut document = Document::new();
         document.insert("_id", id);
         for (accumulator, state) in self.stage.accumulators.iter().zip(states) {
@@ -202,7 +202,7 @@ impl Finished {
 }
 
 impl Iterator for Finished {
-    type Item = Result<Document, QueryError>;
+    type Item = Result<Document>;
 
     fn next(&mut self) -> Option<Self::Item> {
         let group = self.groups.next()?;
@@ -214,9 +214,7 @@ pub(super) fn run(group: Arc<Group>, mut input: Documents, run: &Run) -> Documen
     let run = run.clone();
     deferred_stream(move || {
         let mut groups = Groups::new(&group, &run);
-        let add = |document: Result<Document, QueryError>| {
-            groups.add(Frame::new(&document?, &run.variables))
-        };
+        let add = |document: Result<Document>| groups.add(Frame::new(&document?, &run.variables));
         input.try_for_each(add)?;
         Ok(groups.finish(&group, run.variables.meter()))
     })

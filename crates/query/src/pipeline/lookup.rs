@@ -13,7 +13,7 @@ use super::memory::Memory;
 use super::stage::{Flow, Step};
 use super::unwind::set;
 use super::{Documents, Pipeline, Run};
-use crate::error::QueryError;
+use crate::error::Result;
 use crate::expression::{Dependencies, Expression, FieldPath, Variables, approximate_size, cost};
 use crate::matcher::Matcher;
 use crate::meter::{Charge, Kept};
@@ -58,7 +58,7 @@ struct Table {
 
 impl Table {
     /// Reads the collection; `None` if it does not fit.
-    fn read(from: &str, foreign: &Path, run: &Run) -> Result<Option<Self>, QueryError> {
+    fn read(from: &str, foreign: &Path, run: &Run) -> Result<Option<Self>> {
         let mut memory = Memory::new("$lookup", run);
         let meter = run.variables.meter();
         let mut documents = Kept::new(Vec::new(), meter);
@@ -137,7 +137,7 @@ impl Lookup {
         run: &Run,
         joiner: &mut Joiner,
         charge: &mut Charge,
-    ) -> Result<Document, QueryError> {
+    ) -> Result<Document> {
         let mut elements = Kept::new(Vec::new(), run.variables.meter());
         for other in self.find(&document, run, joiner, charge)? {
             let other = other?;
@@ -154,7 +154,7 @@ impl Lookup {
         run: &Run,
         joiner: &mut Joiner,
         charge: &mut Charge,
-    ) -> Result<Documents, QueryError> {
+    ) -> Result<Documents> {
         let others = match (&self.equality, &self.from) {
             (Some((local, foreign)), Some(from)) => {
                 let value = local.follow_document(document);
@@ -188,7 +188,7 @@ fn equal_documents(
     value: &Bson,
     run: &Run,
     joiner: &mut Joiner,
-) -> Result<Documents, QueryError> {
+) -> Result<Documents> {
     if matches!(joiner, Joiner::Undecided) {
         let table = match run.environment.has_index(from, foreign.as_str()) {
             true => None,

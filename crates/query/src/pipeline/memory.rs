@@ -3,7 +3,7 @@
 use bson::{Bson, Document};
 
 use super::Run;
-use crate::error::{ErrorCode, QueryError};
+use crate::error::{ErrorCode, Result};
 use crate::expression::{approximate_size, approximate_value_size};
 use crate::meter::{Charge, Meter};
 
@@ -24,7 +24,7 @@ impl Memory {
     }
 
     /// Counts bytes that the stage now holds.
-    pub(super) fn hold(&mut self, bytes: usize) -> Result<(), QueryError> {
+    pub(super) fn hold(&mut self, bytes: usize) -> Result<()> {
         let exceeded = ErrorCode::QUERY_EXCEEDED_MEMORY_LIMIT;
         self.charge.grow(self.stage, bytes).map_err(|error| match self.stage {
             stage if error.code() == exceeded => fail!(
@@ -37,16 +37,16 @@ impl Memory {
         })
     }
 
-    pub(super) fn hold_document(&mut self, document: &Document) -> Result<(), QueryError> {
+    pub(super) fn hold_document(&mut self, document: &Document) -> Result<()> {
         self.hold(approximate_size(document))
     }
 
-    pub(super) fn hold_value(&mut self, value: &Bson) -> Result<(), QueryError> {
+    pub(super) fn hold_value(&mut self, value: &Bson) -> Result<()> {
         self.hold(approximate_value_size(value))
     }
 
     /// Counts steps of the operation.
-    pub(super) fn steps(&self, count: u64) -> Result<(), QueryError> {
+    pub(super) fn steps(&self, count: u64) -> Result<()> {
         self.charge.meter().steps(count)
     }
 

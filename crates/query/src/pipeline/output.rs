@@ -6,7 +6,7 @@ use bson::{Bson, Document};
 
 use super::parse::{Place, parse};
 use super::{Environment, Pipeline};
-use crate::error::{QueryError, fail};
+use crate::error::{QueryError, Result, fail};
 use crate::expression::{Expression, ParseContext, Variables};
 use crate::typed::{Typed, unknown_field};
 
@@ -70,7 +70,7 @@ pub enum WhenNotMatched {
 }
 
 impl Output {
-    pub(super) fn parse_out(spec: &Bson) -> Result<Self, QueryError> {
+    pub(super) fn parse_out(spec: &Bson) -> Result<Self> {
         let (database, collection) = match spec {
             Bson::String(collection) => (None, collection.clone()),
             Bson::Document(spec) => match (spec.get("db"), spec.get("coll")) {
@@ -108,7 +108,7 @@ impl Merge {
         spec: &Bson,
         variables: &Variables,
         context: &ParseContext,
-    ) -> Result<Self, QueryError> {
+    ) -> Result<Self> {
         let whole = match spec {
             Bson::String(_) => {
                 let mut whole = Document::new();
@@ -155,7 +155,7 @@ impl Merge {
         new: &Document,
         environment: &Arc<dyn Environment>,
         variables: &Variables,
-    ) -> Result<Option<Document>, QueryError> {
+    ) -> Result<Option<Document>> {
         match &self.when_matched {
             WhenMatched::KeepExisting | WhenMatched::Fail => Ok(None),
             WhenMatched::Replace => Ok(Some(new.clone())),
@@ -180,7 +180,7 @@ impl Merge {
 }
 
 /// Refuses fields that a stage does not have.
-pub(super) fn check_known(path: &str, spec: &Document, known: &[&str]) -> Result<(), QueryError> {
+pub(super) fn check_known(path: &str, spec: &Document, known: &[&str]) -> Result<()> {
     match unknown_field(spec, known) {
         Some(field) => {
             Err(fail!(UNKNOWN_FIELD, "BSON field '{path}.{field}' is an unknown field."))
@@ -189,7 +189,7 @@ pub(super) fn check_known(path: &str, spec: &Document, known: &[&str]) -> Result
     }
 }
 
-fn target(into: Option<&Bson>) -> Result<(Option<String>, String), QueryError> {
+fn target(into: Option<&Bson>) -> Result<(Option<String>, String)> {
     if let Some(Bson::Document(into)) = into {
         check_known("$merge.into", into, &["db", "coll"])?;
     }
@@ -209,7 +209,7 @@ fn target(into: Option<&Bson>) -> Result<(Option<String>, String), QueryError> {
     }
 }
 
-fn fields(on: Option<&Bson>) -> Result<Vec<String>, QueryError> {
+fn fields(on: Option<&Bson>) -> Result<Vec<String>> {
     let names = match on {
         None => return Ok(vec!["_id".to_owned()]),
         Some(Bson::Array(names)) if names.is_empty() => {
@@ -240,7 +240,7 @@ fn fields(on: Option<&Bson>) -> Result<Vec<String>, QueryError> {
 fn read_variables(
     spec: Option<&Bson>,
     context: &ParseContext,
-) -> Result<Vec<(String, Expression)>, QueryError> {
+) -> Result<Vec<(String, Expression)>> {
     let whole = Bson::String("$$ROOT".to_owned());
     let mut variables = Vec::new();
     if let Some(Bson::Document(spec)) = spec {
@@ -261,7 +261,7 @@ fn when_matched(
     mode: Option<&Bson>,
     variables: &Variables,
     context: &ParseContext,
-) -> Result<WhenMatched, QueryError> {
+) -> Result<WhenMatched> {
     match mode {
         None => Ok(WhenMatched::Merge),
         Some(Bson::String(mode)) => match mode.as_str() {
@@ -283,7 +283,7 @@ fn when_matched(
     }
 }
 
-fn when_not_matched(mode: Option<&Bson>) -> Result<WhenNotMatched, QueryError> {
+fn when_not_matched(mode: Option<&Bson>) -> Result<WhenNotMatched> {
     match mode {
         None => Ok(WhenNotMatched::Insert),
         Some(Bson::String(mode)) if mode == "insert" => Ok(WhenNotMatched::Insert),

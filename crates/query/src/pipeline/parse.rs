@@ -18,7 +18,7 @@ use super::system::SystemStage;
 use super::unwind::Unwind;
 use super::window::WindowStage;
 use super::{MAX_PIPELINE_DEPTH, MAX_STAGES, Pipeline};
-use crate::error::{ErrorCode, QueryError, fail};
+use crate::error::{ErrorCode, QueryError, Result, fail};
 use crate::expression::operators::as_i64;
 use crate::expression::{
     Compiler, Expression, FieldPath, ParseContext, Variables, check_variable_name,
@@ -34,7 +34,7 @@ pub(super) fn parse(
     place: Place,
     variables: &Variables,
     context: &ParseContext,
-) -> Result<Pipeline, QueryError> {
+) -> Result<Pipeline> {
     Reader { variables, context: context.clone(), place, depth: 0, above: 0 }.pipeline(stages)
 }
 
@@ -59,7 +59,7 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    fn pipeline(&self, stages: &[Bson]) -> Result<Pipeline, QueryError> {
+    fn pipeline(&self, stages: &[Bson]) -> Result<Pipeline> {
         let above = self.above + stages.len();
         if above > MAX_STAGES {
             return Err(fail!(
@@ -95,7 +95,7 @@ impl Reader<'_> {
         Ok(Pipeline { stages: optimise(read) })
     }
 
-    fn check_place(&self, name: &str, position: usize, count: usize) -> Result<(), QueryError> {
+    fn check_place(&self, name: &str, position: usize, count: usize) -> Result<()> {
         let output = matches!(name, "$out" | "$merge");
         let first = name == "$documents" || SystemStage::of(name, &Document::new()).is_some();
         match self.place {
@@ -124,7 +124,7 @@ impl Reader<'_> {
 
     /// An update allows only the stages that turn one document into one. A stage that does not exist is refused
     /// before, as elsewhere.
-    fn check_update(&self, name: &str) -> Result<(), QueryError> {
+    fn check_update(&self, name: &str) -> Result<()> {
         const CHANGING: [&str; 6] =
             ["$addFields", "$set", "$project", "$unset", "$replaceRoot", "$replaceWith"];
         if self.place == Place::Update && !CHANGING.contains(&name) {
@@ -136,7 +136,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    fn stage(&self, name: &str, spec: &Bson, read: &mut Vec<Stage>) -> Result<(), QueryError> {
+    fn stage(&self, name: &str, spec: &Bson, read: &mut Vec<Stage>) -> Result<()> {
         let context = &self.context;
         let stage = match name {
             "$match" => self.match_stage(spec)?,
@@ -188,7 +188,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    fn match_stage(&self, spec: &Bson) -> Result<Stage, QueryError> {
+    fn match_stage(&self, spec: &Bson) -> Result<Stage> {
         let Bson::Document(query) = spec else {
             return Err(fail(15959, "the match filter must be an expression in an object"));
         };
@@ -215,7 +215,7 @@ impl Reader<'_> {
         spec: &Bson,
         place: Place,
         context: ParseContext,
-    ) -> Result<Pipeline, QueryError> {
+    ) -> Result<Pipeline> {
         let stages = spec.array(
             ErrorCode::TYPE_MISMATCH,
             format_args!("{owner} argument 'pipeline' must be an array, but found"),
@@ -223,7 +223,7 @@ impl Reader<'_> {
         self.inner(place, context).pipeline(stages)
     }
 
-    fn lookup(&self, spec: &Bson) -> Result<Lookup, QueryError> {
+    fn lookup(&self, spec: &Bson) -> Result<Lookup> {
         let spec = spec.document(
             ErrorCode::FAILED_TO_PARSE,
             "the $lookup specification must be an Object, but found",
@@ -278,7 +278,7 @@ impl Reader<'_> {
         Ok(Lookup { from, into: FieldPath::parse(into)?, equality, variables, pipeline })
     }
 
-    fn lookup_variables(&self, spec: &Document) -> Result<Vec<(String, Expression)>, QueryError> {
+    fn lookup_variables(&self, spec: &Document) -> Result<Vec<(String, Expression)>> {
         let variables = match spec.get("let") {
             None => return Ok(Vec::new()),
             Some(variables) => variables.document(
@@ -300,7 +300,7 @@ impl Reader<'_> {
             .collect()
     }
 
-    fn union_with(&self, spec: &Bson) -> Result<UnionWith, QueryError> {
+    fn union_with(&self, spec: &Bson) -> Result<UnionWith> {
         let (collection, stages) = match spec {
             Bson::String(collection) => (Some(collection.clone()), None),
             Bson::Document(spec) => {
@@ -341,7 +341,7 @@ impl Reader<'_> {
         Ok(UnionWith { collection, pipeline })
     }
 
-    fn facet(&self, spec: &Bson) -> Result<Vec<(String, Pipeline)>, QueryError> {
+    fn facet(&self, spec: &Bson) -> Result<Vec<(String, Pipeline)>> {
         let facets = match spec {
             Bson::Document(facets) if !facets.is_empty() => facets,
             other => {
@@ -365,7 +365,7 @@ impl Reader<'_> {
             .collect()
     }
 
-    fn replace_root(&self, spec: &Bson) -> Result<Stage, QueryError> {
+    fn replace_root(&self, spec: &Bson) -> Result<Stage> {
         let spec = spec
             .document(40229, "expected an object as specification for $replaceRoot stage, got")?;
         if let Some(unknown) = spec.keys().find(|key| *key != "newRoot") {
@@ -379,7 +379,7 @@ impl Reader<'_> {
     }
 
     /// A `$group` that counts, and a `$sort` by the counts.
-    fn sort_by_count(&self, spec: &Bson, read: &mut Vec<Stage>) -> Result<(), QueryError> {
+    fn sort_by_count(&self, spec: &Bson, read: &mut Vec<Stage>) -> Result<()> {
         match spec {
             Bson::String(text) if text.starts_with('$') => {}
             Bson::String(_) => {
@@ -430,7 +430,7 @@ fn value_mentions_expression(value: &Bson) -> bool {
     }
 }
 
-fn limit(spec: &Bson) -> Result<u64, QueryError> {
+fn limit(spec: &Bson) -> Result<u64> {
     let number = as_i64(spec).filter(|number| *number >= 0).ok_or_else(|| {
         fail!(
             5107201,
@@ -443,7 +443,7 @@ fn limit(spec: &Bson) -> Result<u64, QueryError> {
     }
 }
 
-fn skip(spec: &Bson) -> Result<u64, QueryError> {
+fn skip(spec: &Bson) -> Result<u64> {
     as_i64(spec).and_then(|number| u64::try_from(number).ok()).ok_or_else(|| {
         fail!(
             5107200,
@@ -452,7 +452,7 @@ fn skip(spec: &Bson) -> Result<u64, QueryError> {
     })
 }
 
-fn count_field(spec: &Bson) -> Result<String, QueryError> {
+fn count_field(spec: &Bson) -> Result<String> {
     let Bson::String(field) = spec else {
         return Err(fail(40156, "the count field must be a non-empty string"));
     };
@@ -471,7 +471,7 @@ fn count_field(spec: &Bson) -> Result<String, QueryError> {
     Ok(field.clone())
 }
 
-fn sample_size(spec: &Bson) -> Result<u64, QueryError> {
+fn sample_size(spec: &Bson) -> Result<u64> {
     let Bson::Document(spec) = spec else {
         return Err(fail(28745, "the $sample stage specification must be an object"));
     };

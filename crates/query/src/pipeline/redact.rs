@@ -1,6 +1,6 @@
 //! `$redact`: keeps, drops or looks into each level of a document.
 
-use crate::error::QueryError;
+use crate::error::Result;
 use bson::{Bson, Document};
 
 use crate::expression::{Expression, Frame, Variables};
@@ -11,7 +11,7 @@ pub(super) fn apply(
     expression: &Expression,
     document: &Document,
     variables: &Variables,
-) -> Result<Option<Document>, QueryError> {
+) -> Result<Option<Document>> {
     level(expression, document, document, variables, 0)
 }
 
@@ -21,7 +21,7 @@ fn level(
     current: &Document,
     variables: &Variables,
     depth: usize,
-) -> Result<Option<Document>, QueryError> {
+) -> Result<Option<Document>> {
     variables.step()?;
     let mut frame = Frame::new(root, variables);
     frame.current = current;
@@ -54,7 +54,7 @@ fn below(
     value: &Bson,
     variables: &Variables,
     depth: usize,
-) -> Result<Option<Bson>, QueryError> {
+) -> Result<Option<Bson>> {
     match value {
         Bson::Document(document) => {
             Ok(level(expression, root, document, variables, depth)?.map(Bson::Document))

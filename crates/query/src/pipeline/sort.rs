@@ -8,7 +8,7 @@ use bson::{Bson, Document};
 
 use super::stage::deferred_stream;
 use super::{Documents, Environment, Run};
-use crate::error::{ErrorCode, QueryError, fail};
+use crate::error::{ErrorCode, QueryError, Result, fail};
 use crate::expression::{approximate_size, approximate_value_size};
 use crate::external_sort::{SortRoom, Sorter};
 use crate::meter::{Kept, Meter};
@@ -24,7 +24,7 @@ pub(super) struct SortStage {
 }
 
 impl SortStage {
-    pub(super) fn parse(spec: &Bson) -> Result<Self, QueryError> {
+    pub(super) fn parse(spec: &Bson) -> Result<Self> {
         let Bson::Document(spec) = spec else {
             return Err(fail(15973, "the $sort key specification must be an object"));
         };
@@ -33,7 +33,7 @@ impl SortStage {
 }
 
 /// Reads what documents are sorted by, which may not be nothing.
-pub(super) fn parse_pattern(spec: &Document) -> Result<SortPattern, QueryError> {
+pub(super) fn parse_pattern(spec: &Document) -> Result<SortPattern> {
     if spec.is_empty() {
         return Err(fail(15976, "$sort stage must have at least one sort key"));
     }
@@ -49,7 +49,7 @@ struct Entry {
 }
 
 impl Entry {
-    fn new(sort: &Arc<SortStage>, document: Document, position: u64) -> Result<Self, QueryError> {
+    fn new(sort: &Arc<SortStage>, document: Document, position: u64) -> Result<Self> {
         let key = sort.pattern.key(&document)?;
         Ok(Self { sort: Arc::clone(sort), key, position, document })
     }
@@ -92,7 +92,7 @@ pub(super) fn run(stage: Arc<SortStage>, input: Documents, run: &Run) -> Documen
 
 /// Sorts in memory. Documents that do not fit are put aside in sorted runs, if the environment allows it,
 /// and merged at the end.
-fn sort(stage: Arc<SortStage>, input: Documents, run: Run) -> Result<Documents, QueryError> {
+fn sort(stage: Arc<SortStage>, input: Documents, run: Run) -> Result<Documents> {
     let limit = stage.limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(usize::MAX);
     let room = Aside { sort: Arc::clone(&stage), environment: run.environment };
     let mut sorter = Sorter::new(room, limit, run.variables.meter());
@@ -115,7 +115,7 @@ struct Aside {
 
 impl SortRoom<Entry> for Aside {
     type Error = QueryError;
-    type Run = Box<dyn Iterator<Item = Result<Entry, QueryError>> + Send>;
+    type Run = Box<dyn Iterator<Item = Result<Entry>> + Send>;
     const NAME: &'static str = "$sort";
 
     fn size(entry: &Entry) -> usize {
@@ -126,7 +126,7 @@ impl SortRoom<Entry> for Aside {
         self.environment.sets_aside()
     }
 
-    fn set_aside(&self, entries: Vec<Entry>, meter: &Meter) -> Result<Self::Run, QueryError> {
+    fn set_aside(&self, entries: Vec<Entry>, meter: &Meter) -> Result<Self::Run> {
         let run = self.environment.set_aside(documents_of(entries, meter)?)?;
         let sort = Arc::clone(&self.sort);
         // Equal documents of two runs come in the order of the runs.
@@ -144,7 +144,7 @@ impl SortRoom<Entry> for Aside {
     }
 }
 
-fn documents_of(entries: Vec<Entry>, meter: &Meter) -> Result<Vec<Document>, QueryError> {
+fn documents_of(entries: Vec<Entry>, meter: &Meter) -> Result<Vec<Document>> {
     let mut entries = entries.into_iter();
     let mut documents = Kept::new(Vec::with_capacity(entries.len()), meter);
     while let Some(entry) = entries.next() {

@@ -19,7 +19,7 @@ use super::system::SystemStage;
 use super::unwind::{self, Unwind};
 use super::window::{self, WindowStage};
 use super::{Documents, Pipeline, Run, bucket, count};
-use crate::error::{QueryError, fail};
+use crate::error::{QueryError, Result, fail};
 use crate::expression::{Compiler, Dependencies, Expression, Frame, Operand, Variables, cost};
 use crate::matcher::Matcher;
 use crate::meter::Charge;
@@ -85,7 +85,7 @@ impl Stage {
     }
 
     /// The function of one document, if the stage turns each document into at most one.
-    pub(super) fn step(stage: &Arc<Self>, run: &Run) -> Option<Result<Step, QueryError>> {
+    pub(super) fn step(stage: &Arc<Self>, run: &Run) -> Option<Result<Step>> {
         let (shared, run) = (Arc::clone(stage), run.clone());
         Some(Ok(match &**stage {
             Self::Match { query, matcher, computes, .. } => {
@@ -162,7 +162,7 @@ impl Stage {
         document: Document,
         run: &Run,
         charge: &mut Charge,
-    ) -> Result<Option<Document>, QueryError> {
+    ) -> Result<Option<Document>> {
         match self {
             Self::Redact(expression) => redact::apply(expression, &document, &run.variables),
             Self::GraphLookup(lookup) => lookup.apply(document, run, charge).map(Some),
@@ -176,7 +176,7 @@ impl Stage {
         document: Document,
         variables: &Variables,
         charge: &mut Charge,
-    ) -> Result<Document, QueryError> {
+    ) -> Result<Document> {
         match self {
             Self::Project(fields) => fields.apply(document, variables, charge),
             Self::AddFields(fields) => fields.apply(document, variables, charge),
@@ -212,7 +212,7 @@ impl Stage {
 /// The function of a stage on one document.
 ///
 /// The charge lives as long as the document is on its way through the steps.
-pub(super) type Step = Box<dyn FnMut(Document, &mut Charge) -> Result<Flow, QueryError> + Send>;
+pub(super) type Step = Box<dyn FnMut(Document, &mut Charge) -> Result<Flow> + Send>;
 
 /// The outcome for one document.
 pub(super) enum Flow {
@@ -230,9 +230,7 @@ pub(super) fn failed(error: QueryError) -> Documents {
 }
 
 /// A stream whose documents are made when the first is asked for.
-pub(super) fn deferred(
-    make: impl FnOnce() -> Result<Made, QueryError> + Send + 'static,
-) -> Documents {
+pub(super) fn deferred(make: impl FnOnce() -> Result<Made> + Send + 'static) -> Documents {
     deferred_stream(move || {
         let Made { documents, memory } = make()?;
         Ok(held(Box::new(documents.into_iter().map(Ok)), memory))
@@ -256,13 +254,13 @@ pub(super) fn held(mut documents: Documents, memory: Option<Memory>) -> Document
 
 /// A stream that is made when its first document is asked for.
 pub(super) fn deferred_stream(
-    make: impl FnOnce() -> Result<Documents, QueryError> + Send + 'static,
+    make: impl FnOnce() -> Result<Documents> + Send + 'static,
 ) -> Documents {
     Box::new(Deferred { make: Some(Box::new(make)), made: None })
 }
 
 /// Makes a stream when it is first needed.
-type Make = Box<dyn FnOnce() -> Result<Documents, QueryError> + Send>;
+type Make = Box<dyn FnOnce() -> Result<Documents> + Send>;
 
 struct Deferred {
     make: Option<Make>,
@@ -270,7 +268,7 @@ struct Deferred {
 }
 
 impl Iterator for Deferred {
-    type Item = Result<Document, QueryError>;
+    type Item = Result<Document>;
 
     fn next(&mut self) -> Option<Self::Item> {
         if let Some(make) = self.make.take() {
@@ -283,7 +281,7 @@ impl Iterator for Deferred {
     }
 }
 
-fn replaced(document: &Document, root: Operand<'_>, stage: &str) -> Result<Document, QueryError> {
+fn replaced(document: &Document, root: Operand<'_>, stage: &str) -> Result<Document> {
     let kind = root.type_name();
     match root.into_bson() {
         Some(Bson::Document(root)) => Ok(root),

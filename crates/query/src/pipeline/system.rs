@@ -3,7 +3,7 @@
 use bson::Document;
 
 use super::output::check_known;
-use crate::error::QueryError;
+use crate::error::Result;
 
 /// A stage that starts a pipeline with documents only the server knows.
 #[derive(Clone, Debug, PartialEq)]
@@ -46,7 +46,7 @@ impl SystemStage {
     }
 
     /// Refuses options that the stage does not have.
-    pub(super) fn check_options(&self, options: &Document) -> Result<(), QueryError> {
+    pub(super) fn check_options(&self, options: &Document) -> Result<()> {
         check_known(self.name(), options, self.known_options())
     }
 

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use bson::{Bson, Document, doc};
 
 use super::{Documents, Environment, Pipeline, SystemStage};
-use crate::error::QueryError;
+use crate::error::{QueryError, Result};
 use crate::expression::Variables;
 use crate::meter::{MAX_OPERATION_BYTES, Meter};
 
@@ -25,7 +25,7 @@ use crate::meter::{MAX_OPERATION_BYTES, Meter};
 struct Collections(BTreeMap<String, Vec<Document>>);
 
 impl Environment for Collections {
-    fn read(&self, collection: &str, _filter: Option<&Document>) -> Result<Documents, QueryError> {
+    fn read(&self, collection: &str, _filter: Option<&Document>) -> Result<Documents> {
         if collection == "broken" {
             return Err(QueryError::bad_value("the collection is broken"));
         }
@@ -33,7 +33,7 @@ impl Environment for Collections {
         Ok(Box::new(documents.into_iter().map(Ok)))
     }
 
-    fn system(&self, stage: &SystemStage) -> Result<Vec<Document>, QueryError> {
+    fn system(&self, stage: &SystemStage) -> Result<Vec<Document>> {
         match stage {
             SystemStage::IndexStats => Ok(vec![doc! { "name": "_id_" }]),
             other => Err(fail!(40602, "no {} here", other.name())),
@@ -45,7 +45,7 @@ impl Environment for Collections {
 struct Spacious(Arc<dyn Environment>);
 
 impl Environment for Spacious {
-    fn read(&self, collection: &str, filter: Option<&Document>) -> Result<Documents, QueryError> {
+    fn read(&self, collection: &str, filter: Option<&Document>) -> Result<Documents> {
         self.0.read(collection, filter)
     }
 
@@ -53,7 +53,7 @@ impl Environment for Spacious {
         true
     }
 
-    fn system(&self, stage: &SystemStage) -> Result<Vec<Document>, QueryError> {
+    fn system(&self, stage: &SystemStage) -> Result<Vec<Document>> {
         self.0.system(stage)
     }
 }
@@ -62,7 +62,7 @@ impl Environment for Spacious {
 struct Indexed(Arc<dyn Environment>);
 
 impl Environment for Indexed {
-    fn read(&self, collection: &str, filter: Option<&Document>) -> Result<Documents, QueryError> {
+    fn read(&self, collection: &str, filter: Option<&Document>) -> Result<Documents> {
         assert!(filter.is_some(), "an index is of no use without a filter");
         self.0.read(collection, filter)
     }
@@ -71,7 +71,7 @@ impl Environment for Indexed {
         true
     }
 
-    fn system(&self, stage: &SystemStage) -> Result<Vec<Document>, QueryError> {
+    fn system(&self, stage: &SystemStage) -> Result<Vec<Document>> {
         self.0.system(stage)
     }
 }
@@ -111,7 +111,7 @@ fn run_in(
     input: Vec<Document>,
     environment: Arc<dyn Environment>,
     memory_limit: usize,
-) -> Result<Vec<Document>, QueryError> {
+) -> Result<Vec<Document>> {
     let variables = Variables::new(11).with_variable("given", Bson::Int32(5));
     let pipeline = Pipeline::parse(&array(stages), &variables)?;
     let input = Box::new(input.into_iter().map(Ok));
@@ -119,15 +119,11 @@ fn run_in(
     pipeline.run(input, environment, &variables).collect()
 }
 
-fn run_within(
-    stages: Bson,
-    input: Vec<Document>,
-    memory_limit: usize,
-) -> Result<Vec<Document>, QueryError> {
+fn run_within(stages: Bson, input: Vec<Document>, memory_limit: usize) -> Result<Vec<Document>> {
     run_in(stages, input, environment(), memory_limit)
 }
 
-fn try_run(stages: Bson, input: Vec<Document>) -> Result<Vec<Document>, QueryError> {
+fn try_run(stages: Bson, input: Vec<Document>) -> Result<Vec<Document>> {
     run_within(stages, input, MAX_OPERATION_BYTES)
 }
 

@@ -4,7 +4,7 @@ use bson::{Bson, Document};
 
 use super::memory::Memory;
 use super::{Documents, Run};
-use crate::error::{QueryError, fail};
+use crate::error::{Result, fail};
 use crate::expression::FieldPath;
 use crate::typed::Typed;
 
@@ -17,7 +17,7 @@ pub(super) struct Unwind {
 }
 
 impl Unwind {
-    pub(super) fn parse(spec: &Bson) -> Result<Self, QueryError> {
+    pub(super) fn parse(spec: &Bson) -> Result<Self> {
         let mut options = Options::default();
         match spec {
             Bson::String(path) => options.path = Some(path),
@@ -94,7 +94,7 @@ struct Options<'a> {
 }
 
 impl<'a> Options<'a> {
-    fn read(&mut self, name: &str, value: &'a Bson) -> Result<(), QueryError> {
+    fn read(&mut self, name: &str, value: &'a Bson) -> Result<()> {
         match (name, value) {
             ("path", path) => {
                 let wanted = "expected a string as the path for $unwind stage, got";
@@ -208,7 +208,7 @@ impl Unwound {
     }
 
     /// Takes a document in; returns it if there is no array to go through.
-    fn take(&mut self, mut document: Document) -> Result<Option<Document>, QueryError> {
+    fn take(&mut self, mut document: Document) -> Result<Option<Document>> {
         let components = self.unwind.path.components();
         match get(&document, components) {
             Some(Bson::Array(elements)) if !elements.is_empty() => {
@@ -227,7 +227,7 @@ impl Unwound {
 }
 
 impl Iterator for Unwound {
-    type Item = Result<Document, QueryError>;
+    type Item = Result<Document>;
 
     /// Small on purpose: `$unwind` stages stand on each other's stack.
     fn next(&mut self) -> Option<Self::Item> {

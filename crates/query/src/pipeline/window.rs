@@ -15,7 +15,7 @@ use super::unwind::set;
 use super::window_frame::Window;
 use super::window_numbers::OfNumbers;
 use super::{Documents, Run};
-use crate::error::{ErrorCode, QueryError, fail};
+use crate::error::{ErrorCode, QueryError, Result, fail};
 use crate::expression::operators::as_i64;
 use crate::expression::{Dependencies, Expression, FieldPath, Frame, ParseContext};
 use crate::meter::{Kept, push};
@@ -67,7 +67,7 @@ enum Function {
 const UNKNOWN_ACCUMULATOR: ErrorCode = ErrorCode(15952);
 
 /// Refuses fields of which one lies within another: the later would overwrite a part of the earlier.
-fn check_apart(outputs: &[(FieldPath, Function)]) -> Result<(), QueryError> {
+fn check_apart(outputs: &[(FieldPath, Function)]) -> Result<()> {
     let mut paths: Vec<_> = outputs.iter().map(|(path, _)| path.components()).collect();
     paths.sort_unstable();
     match paths.windows(2).any(|pair| pair[1].starts_with(pair[0])) {
@@ -80,7 +80,7 @@ fn check_apart(outputs: &[(FieldPath, Function)]) -> Result<(), QueryError> {
 }
 
 impl WindowStage {
-    pub(super) fn parse(spec: &Bson, context: &ParseContext) -> Result<Self, QueryError> {
+    pub(super) fn parse(spec: &Bson, context: &ParseContext) -> Result<Self> {
         let spec = spec.document(
             ErrorCode::FAILED_TO_PARSE,
             "the $setWindowFields stage specification must be an object, found",
@@ -115,7 +115,7 @@ impl WindowStage {
             .map(|(path, spec)| {
                 Ok((FieldPath::parse(path)?, Function::parse(spec, &sort, context)?))
             })
-            .collect::<Result<_, QueryError>>()?;
+            .collect::<Result<_>>()?;
         check_apart(&outputs)?;
         Ok(Self { partition, sort, outputs })
     }
@@ -138,7 +138,7 @@ impl WindowStage {
         }
     }
 
-    fn run(&self, input: Documents, run: &Run) -> Result<Made, QueryError> {
+    fn run(&self, input: Documents, run: &Run) -> Result<Made> {
         let mut memory = Memory::new("$setWindowFields", run);
         let meter = run.variables.meter();
         let mut entries = Kept::new(Vec::new(), meter);
@@ -210,14 +210,14 @@ impl Rows<'_> {
         Frame::new(&self.entries[row].document, &self.run.variables)
     }
 
-    pub(super) fn values(&self, input: &Expression) -> Result<Vec<Bson>, QueryError> {
+    pub(super) fn values(&self, input: &Expression) -> Result<Vec<Bson>> {
         (0..self.entries.len())
             .map(|row| Ok(input.operand(self.frame(row))?.into_bson().unwrap_or(Bson::Null)))
             .collect()
     }
 
     /// Counts steps of the operation.
-    pub(super) fn steps(&self, count: usize) -> Result<(), QueryError> {
+    pub(super) fn steps(&self, count: usize) -> Result<()> {
         (0..count).try_for_each(|_| self.run.variables.step())
     }
 
@@ -228,7 +228,7 @@ impl Rows<'_> {
 }
 
 impl Function {
-    fn parse(spec: &Bson, sort: &SortPattern, context: &ParseContext) -> Result<Self, QueryError> {
+    fn parse(spec: &Bson, sort: &SortPattern, context: &ParseContext) -> Result<Self> {
         let Bson::Document(spec) = spec else {
             return Err(QueryError::failed_to_parse(
                 "The field must be an object with a window function",
@@ -275,7 +275,7 @@ impl Function {
         argument: &Bson,
         sort: &SortPattern,
         context: &ParseContext,
-    ) -> Result<Option<Self>, QueryError> {
+    ) -> Result<Option<Self>> {
         let function = match name {
             "$documentNumber" => Self::Number,
             "$rank" => Self::Rank { dense: false },
@@ -302,7 +302,7 @@ impl Function {
         Ok(Some(function))
     }
 
-    fn parse_shift(argument: &Bson, context: &ParseContext) -> Result<Self, QueryError> {
+    fn parse_shift(argument: &Bson, context: &ParseContext) -> Result<Self> {
         let options = argument.as_document();
         let option = |name: &str| options.and_then(|options| options.get(name));
         let (Some(output), Some(by)) = (option("output"), option("by")) else {
@@ -324,7 +324,7 @@ impl Function {
         Ok(Self::Shift { output: Expression::parse(output, context)?, by, default })
     }
 
-    fn parse_average(argument: &Bson, context: &ParseContext) -> Result<Self, QueryError> {
+    fn parse_average(argument: &Bson, context: &ParseContext) -> Result<Self> {
         let wrong = || {
             QueryError::failed_to_parse(
                 "$expMovingAvg requires 'input' and either 'N' (a positive integer) or 'alpha' \
@@ -351,7 +351,7 @@ impl Function {
     }
 
     /// The value for each row; `None` leaves the field as it is.
-    fn compute(&self, rows: &Rows<'_>) -> Result<Vec<Option<Bson>>, QueryError> {
+    fn compute(&self, rows: &Rows<'_>) -> Result<Vec<Option<Bson>>> {
         let count = rows.entries.len();
         match self {
             Self::Accumulator(accumulator, window) => accumulate(accumulator, window, rows),
@@ -423,7 +423,7 @@ fn accumulate(
     accumulator: &Accumulator,
     window: &Window,
     rows: &Rows<'_>,
-) -> Result<Vec<Option<Bson>>, QueryError> {
+) -> Result<Vec<Option<Bson>>> {
     let keys = rows.sorted_by();
     let nothing = Document::new();
     let start = || accumulator.start(&Bson::Null, Frame::new(&nothing, &rows.run.variables));
@@ -457,7 +457,7 @@ fn accumulate(
 }
 
 /// Fills nulls between two numbers by linear interpolation over the sort key.
-fn linear_fill(rows: &Rows<'_>, values: Vec<Bson>) -> Result<Vec<Option<Bson>>, QueryError> {
+fn linear_fill(rows: &Rows<'_>, values: Vec<Bson>) -> Result<Vec<Option<Bson>>> {
     let position = |key: &Bson| match key {
         Bson::DateTime(date) => Some(date.timestamp_millis() as f64),
         other => Number::from_value(other).map(Number::to_f64),

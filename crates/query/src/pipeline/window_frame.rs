@@ -2,7 +2,7 @@
 
 use bson::{Bson, DateTime, Document};
 
-use crate::error::{QueryError, fail};
+use crate::error::{QueryError, Result, fail};
 use crate::expression::operators::{as_i64, date_math};
 use crate::sort::{Direction, SortPattern};
 use crate::typed::unknown_field;
@@ -35,7 +35,7 @@ pub(super) enum Bound<T> {
 
 impl Window {
     /// Reads a window; none given is the whole partition.
-    pub(super) fn parse(spec: Option<&Bson>, sort: &SortPattern) -> Result<Self, QueryError> {
+    pub(super) fn parse(spec: Option<&Bson>, sort: &SortPattern) -> Result<Self> {
         let spec = match spec {
             None => return Ok(Self::Documents(Bound::Unbounded, Bound::Unbounded)),
             Some(Bson::Document(spec)) => spec,
@@ -56,7 +56,7 @@ impl Window {
         }
     }
 
-    fn documents(bounds: &Bson, spec: &Document, sort: &SortPattern) -> Result<Self, QueryError> {
+    fn documents(bounds: &Bson, spec: &Document, sort: &SortPattern) -> Result<Self> {
         if spec.contains_key("unit") {
             return Err(QueryError::failed_to_parse(
                 "Window bounds can only specify 'unit' with range-based bounds.",
@@ -84,7 +84,7 @@ impl Window {
         Ok(Self::Documents(low, high))
     }
 
-    fn range(bounds: &Bson, spec: &Document, sort: &SortPattern) -> Result<Self, QueryError> {
+    fn range(bounds: &Bson, spec: &Document, sort: &SortPattern) -> Result<Self> {
         let mut fields = sort.fields();
         let ascending = matches!(fields.next(), Some((_, Direction::Ascending)));
         if !ascending || fields.next().is_some() {
@@ -121,7 +121,7 @@ impl Window {
     }
 
     /// The first row of the window and the one after its last.
-    pub(super) fn around(&self, row: usize, keys: &[&Bson]) -> Result<(usize, usize), QueryError> {
+    pub(super) fn around(&self, row: usize, keys: &[&Bson]) -> Result<(usize, usize)> {
         let count = keys.len();
         match self {
             Self::Documents(low, high) => {
@@ -165,7 +165,7 @@ impl Window {
 }
 
 /// The value at a distance from another.
-fn distant(own: &Bson, offset: &Bson, unit: Option<&str>) -> Result<Bson, QueryError> {
+fn distant(own: &Bson, offset: &Bson, unit: Option<&str>) -> Result<Bson> {
     match (own, unit, Number::from_value(own), Number::from_value(offset)) {
         (_, None, Some(own), Some(offset)) => Ok(own.plus(offset).into()),
         (Bson::DateTime(date), Some(unit), _, Some(offset)) => {
@@ -184,10 +184,7 @@ fn distant(own: &Bson, offset: &Bson, unit: Option<&str>) -> Result<Bson, QueryE
     }
 }
 
-fn pair<T>(
-    bounds: &Bson,
-    number: impl Fn(&Bson) -> Result<T, QueryError>,
-) -> Result<(Bound<T>, Bound<T>), QueryError> {
+fn pair<T>(bounds: &Bson, number: impl Fn(&Bson) -> Result<T>) -> Result<(Bound<T>, Bound<T>)> {
     let bound = |value: &Bson| match value {
         Bson::String(text) if text == "unbounded" => Ok(Bound::Unbounded),
         Bson::String(text) if text == "current" => Ok(Bound::Current),

@@ -5,7 +5,7 @@ use bson::{Bson, Document};
 use super::output::check_known;
 use super::window::Rows;
 use super::window_frame::Window;
-use crate::error::{ErrorCode, QueryError, fail};
+use crate::error::{ErrorCode, QueryError, Result, fail};
 use crate::expression::{Dependencies, Expression, ParseContext};
 use crate::sort::SortPattern;
 use crate::typed::Typed;
@@ -58,7 +58,7 @@ impl OfNumbers {
         window: Option<&Bson>,
         sort: &SortPattern,
         context: &ParseContext,
-    ) -> Result<Option<Self>, QueryError> {
+    ) -> Result<Option<Self>> {
         let kind = match name {
             "$derivative" | "$integral" => {
                 if sort.fields().count() != 1 {
@@ -106,7 +106,7 @@ impl OfNumbers {
     }
 
     /// The value for each row.
-    pub(super) fn compute(&self, rows: &Rows<'_>) -> Result<Vec<Option<Bson>>, QueryError> {
+    pub(super) fn compute(&self, rows: &Rows<'_>) -> Result<Vec<Option<Bson>>> {
         let keys = rows.sorted_by();
         let (left, right): (Vec<_>, Vec<_>) = match &self.kind {
             Kind::Derivative { input, unit } | Kind::Integral { input, unit } => {
@@ -140,7 +140,7 @@ fn input_and_unit(
     name: &str,
     argument: &Bson,
     context: &ParseContext,
-) -> Result<(Expression, Option<i64>), QueryError> {
+) -> Result<(Expression, Option<i64>)> {
     let options: &Document = argument.document(
         ErrorCode::FAILED_TO_PARSE,
         format_args!("{name} takes an object with 'input' and perhaps 'unit', found"),
@@ -166,7 +166,7 @@ fn numbers(values: Vec<Bson>) -> Vec<Option<Number>> {
 }
 
 /// Where a row stands: its number, or the milliseconds of its date.
-fn place(key: &Bson, unit: Option<i64>) -> Result<Option<Number>, QueryError> {
+fn place(key: &Bson, unit: Option<i64>) -> Result<Option<Number>> {
     match (key, unit) {
         (Bson::DateTime(date), Some(_)) => Ok(Some(Number::Int64(date.timestamp_millis()))),
         (Bson::DateTime(_), None) => {

@@ -5,7 +5,7 @@ use bson::{Bson, Document};
 use super::apply::COMPUTED;
 use super::parse::{add_at_path, level_at};
 use super::{Child, Tree};
-use crate::error::{ErrorCode, QueryError, caused_by, fail};
+use crate::error::{ErrorCode, QueryError, Result, caused_by, fail};
 use crate::expression::{
     Dependencies, Expression, Frame, MAX_EXPRESSION_DEPTH, ParseContext, Variables, cost,
 };
@@ -20,17 +20,13 @@ pub(crate) struct AddFields {
 
 impl AddFields {
     /// Parses the argument of the stage of this name.
-    pub(crate) fn parse(
-        name: &str,
-        spec: &Bson,
-        context: &ParseContext,
-    ) -> Result<Self, QueryError> {
+    pub(crate) fn parse(name: &str, spec: &Bson, context: &ParseContext) -> Result<Self> {
         let spec = spec
             .document(40272, format_args!("{name} specification stage must be an object, got"))?;
         Self::read(spec, context).map_err(|error| caused_by(&error, &format!("Invalid {name}")))
     }
 
-    fn read(spec: &Document, context: &ParseContext) -> Result<Self, QueryError> {
+    fn read(spec: &Document, context: &ParseContext) -> Result<Self> {
         if spec.is_empty() {
             return Err(fail(40177, "specification must have at least one field"));
         }
@@ -52,7 +48,7 @@ impl AddFields {
         mut document: Document,
         variables: &Variables,
         charge: &mut Charge,
-    ) -> Result<Document, QueryError> {
+    ) -> Result<Document> {
         if self.root.children.iter().any(|(_, child)| matches!(child, Child::Nested(_))) {
             let before = document.clone();
             self.root.set(&mut document, Frame::new(&before, variables), charge)?;
@@ -79,7 +75,7 @@ fn add(
     value: &Bson,
     context: &ParseContext,
     depth: usize,
-) -> Result<(), QueryError> {
+) -> Result<()> {
     if depth > MAX_EXPRESSION_DEPTH {
         return Err(fail(ErrorCode::OVERFLOW, "the fields to add are nested too deeply"));
     }
@@ -109,7 +105,7 @@ fn computed(
     expression: &Expression,
     frame: Frame<'_>,
     charge: &mut Charge,
-) -> Result<Option<Bson>, QueryError> {
+) -> Result<Option<Bson>> {
     let value = expression.operand(frame)?.into_bson();
     if let Some(value) = &value {
         charge.grow(COMPUTED, cost(value)?)?;
@@ -126,12 +122,7 @@ fn set(document: &mut Document, name: &str, value: Option<Bson>) {
 }
 
 impl Tree {
-    fn set(
-        &self,
-        document: &mut Document,
-        frame: Frame<'_>,
-        charge: &mut Charge,
-    ) -> Result<(), QueryError> {
+    fn set(&self, document: &mut Document, frame: Frame<'_>, charge: &mut Charge) -> Result<()> {
         for (name, child) in &self.children {
             match child {
                 Child::Computed(expression) => {
@@ -148,12 +139,7 @@ impl Tree {
     }
 
     /// Elements of an array each get the fields; a scalar gives way to a document.
-    fn set_inside(
-        &self,
-        value: &mut Bson,
-        frame: Frame<'_>,
-        charge: &mut Charge,
-    ) -> Result<(), QueryError> {
+    fn set_inside(&self, value: &mut Bson, frame: Frame<'_>, charge: &mut Charge) -> Result<()> {
         frame.variables.step()?;
         match value {
             Bson::Document(inner) => self.set(inner, frame, charge),

@@ -7,7 +7,7 @@
 use bson::{Bson, Document};
 
 use super::{Child, Slice, Tree};
-use crate::error::{QueryError, fail};
+use crate::error::{Result, fail};
 use crate::expression::{Frame, cost};
 use crate::matcher::Matcher;
 use crate::meter::Charge;
@@ -54,11 +54,7 @@ pub(super) struct Application<'a> {
 
 impl Application<'_> {
     /// The fields that the tree names, then those it computes.
-    pub(super) fn include(
-        &mut self,
-        document: &Document,
-        tree: &Tree,
-    ) -> Result<Document, QueryError> {
+    pub(super) fn include(&mut self, document: &Document, tree: &Tree) -> Result<Document> {
         let mut shown = Document::new();
         for (name, value) in document {
             let kept = match tree.get(name) {
@@ -77,7 +73,7 @@ impl Application<'_> {
     }
 
     /// A scalar has none of the fields; it gives way to a document of the computed ones, in an array too.
-    fn include_inside(&mut self, value: &Bson, tree: &Tree) -> Result<Option<Bson>, QueryError> {
+    fn include_inside(&mut self, value: &Bson, tree: &Tree) -> Result<Option<Bson>> {
         self.frame.variables.step()?;
         match value {
             Bson::Document(inner) => Ok(Some(Bson::Document(self.include(inner, tree)?))),
@@ -93,18 +89,14 @@ impl Application<'_> {
         }
     }
 
-    fn computed_only(&mut self, tree: &Tree) -> Result<Bson, QueryError> {
+    fn computed_only(&mut self, tree: &Tree) -> Result<Bson> {
         let mut document = Document::new();
         self.add_computed(tree, &mut document)?;
         Ok(Bson::Document(document))
     }
 
     /// Adds the fields that are not stored under their name: computed ones and the finds of `$elemMatch`.
-    pub(super) fn add_computed(
-        &mut self,
-        tree: &Tree,
-        shown: &mut Document,
-    ) -> Result<(), QueryError> {
+    pub(super) fn add_computed(&mut self, tree: &Tree, shown: &mut Document) -> Result<()> {
         for (name, child) in &tree.children {
             let computed = match child {
                 Child::Computed(expression) => expression.operand(self.frame)?.into_bson(),
@@ -125,14 +117,14 @@ impl Application<'_> {
     }
 
     /// The first element that matches, alone in its array.
-    fn elem_match(&self, name: &str, matcher: &Matcher) -> Result<Option<Bson>, QueryError> {
+    fn elem_match(&self, name: &str, matcher: &Matcher) -> Result<Option<Bson>> {
         let root = self.frame.root;
         let Some(Bson::Array(items)) = root.get(name) else { return Ok(None) };
         let index = matcher.matches_with_details(root)?.and_then(|details| details.array_index);
         Ok(index.and_then(|index| items.get(index)).map(|item| Bson::Array(vec![item.clone()])))
     }
 
-    fn positional(&self, value: &Bson) -> Result<Bson, QueryError> {
+    fn positional(&self, value: &Bson) -> Result<Bson> {
         let Bson::Array(items) = value else { return Ok(value.clone()) };
         let index = self.array_index.ok_or_else(|| {
             fail(51246, "positional operator '.$' couldn't find a matching element in the array")

@@ -6,7 +6,7 @@
 use bson::{Bson, Document};
 
 use super::{Child, Fields, Kind, Slice, Tree};
-use crate::error::{ErrorCode, QueryError, caused_by, fail};
+use crate::error::{ErrorCode, QueryError, Result, caused_by, fail};
 use crate::expression::{Compiler, Expression, FieldPath, ParseContext};
 use crate::matcher::Matcher;
 use crate::typed::Typed;
@@ -14,15 +14,12 @@ use crate::value::{MAX_NESTING, Number, is_truthy};
 
 impl Fields {
     /// Parses the projection of a `find`.
-    pub(super) fn parse_find(
-        projection: &Document,
-        compiler: &Compiler,
-    ) -> Result<Self, QueryError> {
+    pub(super) fn parse_find(projection: &Document, compiler: &Compiler) -> Result<Self> {
         Parser::new(compiler.context(), Some(compiler)).parse(projection)
     }
 
     /// Parses the argument of `$project`.
-    pub(crate) fn parse_project(spec: &Bson, context: &ParseContext) -> Result<Self, QueryError> {
+    pub(crate) fn parse_project(spec: &Bson, context: &ParseContext) -> Result<Self> {
         let Bson::Document(spec) = spec else {
             return Err(fail(15969, "$project specification must be an object"));
         };
@@ -34,7 +31,7 @@ impl Fields {
     }
 
     /// Parses the argument of `$unset`: a field or an array of fields to leave out.
-    pub(crate) fn parse_unset(spec: &Bson) -> Result<Self, QueryError> {
+    pub(crate) fn parse_unset(spec: &Bson) -> Result<Self> {
         let names = match spec {
             Bson::String(_) => std::slice::from_ref(spec),
             Bson::Array(names) if names.is_empty() => {
@@ -89,7 +86,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    fn parse(mut self, projection: &Document) -> Result<Fields, QueryError> {
+    fn parse(mut self, projection: &Document) -> Result<Fields> {
         let mut root = Tree::default();
         for (field, value) in projection {
             self.id_specified |= field == "_id" || field.starts_with("_id.");
@@ -128,7 +125,7 @@ impl<'a> Parser<'a> {
         value: &Bson,
         parent: &mut Tree,
         depth: usize,
-    ) -> Result<(), QueryError> {
+    ) -> Result<()> {
         let positional = positional_at(field);
         if positional.is_some() && self.find.is_none() {
             return Err(fail(31324, "Cannot use positional projection in aggregation projection"));
@@ -161,12 +158,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    fn inclusion(
-        &mut self,
-        field: &str,
-        parent: &mut Tree,
-        depth: usize,
-    ) -> Result<(), QueryError> {
+    fn inclusion(&mut self, field: &str, parent: &mut Tree, depth: usize) -> Result<()> {
         add_at_path(parent, field, Child::Include)?;
         if field == "_id" && depth == 0 {
             self.id_included = true;
@@ -175,7 +167,7 @@ impl<'a> Parser<'a> {
         self.include(field)
     }
 
-    fn include(&mut self, field: &str) -> Result<(), QueryError> {
+    fn include(&mut self, field: &str) -> Result<()> {
         if self.kind == Some(Kind::Exclusion) {
             return Err(fail!(
                 31253,
@@ -186,12 +178,7 @@ impl<'a> Parser<'a> {
         Ok(())
     }
 
-    fn exclusion(
-        &mut self,
-        field: &str,
-        parent: &mut Tree,
-        depth: usize,
-    ) -> Result<(), QueryError> {
+    fn exclusion(&mut self, field: &str, parent: &mut Tree, depth: usize) -> Result<()> {
         add_at_path(parent, field, Child::Exclude)?;
         if field == "_id" && depth == 0 {
             return Ok(());
@@ -206,13 +193,7 @@ impl<'a> Parser<'a> {
         Ok(())
     }
 
-    fn positional(
-        &mut self,
-        field: &str,
-        path: &str,
-        rest: &str,
-        parent: &mut Tree,
-    ) -> Result<(), QueryError> {
+    fn positional(&mut self, field: &str, path: &str, rest: &str, parent: &mut Tree) -> Result<()> {
         if !rest.is_empty() {
             return Err(fail!(
                 31394,
@@ -242,7 +223,7 @@ impl<'a> Parser<'a> {
         inner: &Document,
         parent: &mut Tree,
         depth: usize,
-    ) -> Result<(), QueryError> {
+    ) -> Result<()> {
         if inner.is_empty() {
             return Err(fail!(
                 51270,
@@ -274,7 +255,7 @@ impl<'a> Parser<'a> {
         whole: &Document,
         parent: &mut Tree,
         depth: usize,
-    ) -> Result<(), QueryError> {
+    ) -> Result<()> {
         match (operator, self.find) {
             ("$slice", Some(_)) => match parse_slice(argument) {
                 Ok(slice) => {
@@ -311,7 +292,7 @@ impl<'a> Parser<'a> {
         parent: &mut Tree,
         depth: usize,
         compiler: &Compiler,
-    ) -> Result<(), QueryError> {
+    ) -> Result<()> {
         argument.document(31274, "elemMatch: Invalid argument, object required, but got")?;
         if self.has_positional {
             return Err(fail(31255, "Cannot specify positional operator and $elemMatch."));
@@ -333,7 +314,7 @@ impl<'a> Parser<'a> {
         value: &Bson,
         parent: &mut Tree,
         code: i32,
-    ) -> Result<(), QueryError> {
+    ) -> Result<()> {
         if self.kind == Some(Kind::Exclusion) {
             return Err(fail!(
                 (code),
@@ -354,7 +335,7 @@ fn positional_at(path: &str) -> Option<(&str, &str)> {
     path.strip_suffix(".$").map(|before| (before, ""))
 }
 
-fn parse_slice(argument: &Bson) -> Result<Slice, QueryError> {
+fn parse_slice(argument: &Bson) -> Result<Slice> {
     let number = |value: &Bson| Number::from_value(value).map(Number::to_f64).map(|n| n as i64);
     if let Some(limit) = number(argument) {
         return Ok(Slice { skip: None, limit });
@@ -376,7 +357,7 @@ fn parse_slice(argument: &Bson) -> Result<Slice, QueryError> {
 }
 
 /// Puts a child at a dotted path, making the levels in between.
-pub(super) fn add_at_path(root: &mut Tree, path: &str, child: Child) -> Result<(), QueryError> {
+pub(super) fn add_at_path(root: &mut Tree, path: &str, child: Child) -> Result<()> {
     let parsed = FieldPath::parse(path)?;
     let Some((last, parents)) = parsed.components().split_last() else { return Ok(()) };
     let level = descend(root, path, parents, parsed.components())?;
@@ -388,7 +369,7 @@ pub(super) fn add_at_path(root: &mut Tree, path: &str, child: Child) -> Result<(
 }
 
 /// The level at a dotted path, which is made if it is not there.
-pub(super) fn level_at<'a>(root: &'a mut Tree, path: &str) -> Result<&'a mut Tree, QueryError> {
+pub(super) fn level_at<'a>(root: &'a mut Tree, path: &str) -> Result<&'a mut Tree> {
     let parsed = FieldPath::parse(path)?;
     descend(root, path, parsed.components(), parsed.components())
 }
@@ -399,7 +380,7 @@ fn descend<'a>(
     path: &str,
     along: &[String],
     components: &[String],
-) -> Result<&'a mut Tree, QueryError> {
+) -> Result<&'a mut Tree> {
     let mut tree = root;
     for (level, name) in along.iter().enumerate() {
         if tree.get(name).is_none() {

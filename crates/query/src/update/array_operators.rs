@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use bson::{Bson, Document};
 
 use super::operators::PopEnd;
-use crate::error::{ErrorCode, QueryError};
+use crate::error::{ErrorCode, QueryError, Result};
 use crate::expression::Compiler;
 use crate::matcher::Matcher;
 use crate::matcher::is_operator_document;
@@ -46,12 +46,7 @@ pub(super) enum PullCondition {
 }
 
 impl Push {
-    pub(super) fn modify(
-        &self,
-        value: &mut Bson,
-        path: &str,
-        growth: &mut Growth,
-    ) -> Result<(), QueryError> {
+    pub(super) fn modify(&self, value: &mut Bson, path: &str, growth: &mut Growth) -> Result<()> {
         let Bson::Array(items) = value else {
             return Err(QueryError::bad_value(format!(
                 "The field '{path}' must be an array but is of type {} in the document",
@@ -67,7 +62,7 @@ impl Push {
         &self,
         mut items: Vec<Bson>,
         growth: &mut Growth,
-    ) -> Result<Vec<Bson>, QueryError> {
+    ) -> Result<Vec<Bson>> {
         growth.charge(self.values.iter().map(|value| value_size(value) + 2).sum())?;
         growth.meter().check()?;
         let position = match self.position {
@@ -123,7 +118,7 @@ fn field_of<'a>(element: &'a Bson, path: &Path) -> ValueRef<'a> {
 }
 
 /// Reads the argument of `$push`: a value, or `$each` with modifiers.
-pub(super) fn parse_push(argument: &Bson) -> Result<Push, QueryError> {
+pub(super) fn parse_push(argument: &Bson) -> Result<Push> {
     let modifiers = match argument {
         Bson::Document(document) if document.contains_key("$each") => document,
         value => return Ok(Push { values: vec![value.clone()], ..Push::default() }),
@@ -153,7 +148,7 @@ pub(super) fn parse_push(argument: &Bson) -> Result<Push, QueryError> {
     Ok(push)
 }
 
-fn whole_number(modifier: &str, value: &Bson) -> Result<i64, QueryError> {
+fn whole_number(modifier: &str, value: &Bson) -> Result<i64> {
     Number::from_value(value).and_then(Number::to_i64_exact).ok_or_else(|| {
         QueryError::bad_value(format!(
             "The value for {modifier} must be an integer value but was given type: {}",
@@ -162,7 +157,7 @@ fn whole_number(modifier: &str, value: &Bson) -> Result<i64, QueryError> {
     })
 }
 
-fn parse_sort(value: &Bson) -> Result<ElementSort, QueryError> {
+fn parse_sort(value: &Bson) -> Result<ElementSort> {
     let refused = || {
         QueryError::bad_value(
             "The $sort is invalid: use 1/-1 to sort the whole element, or {field:1/-1} to sort \
@@ -195,7 +190,7 @@ fn parse_sort(value: &Bson) -> Result<ElementSort, QueryError> {
 }
 
 /// Reads the argument of `$addToSet`: a value, or `$each` with several.
-pub(super) fn parse_add_to_set(argument: &Bson) -> Result<Vec<Bson>, QueryError> {
+pub(super) fn parse_add_to_set(argument: &Bson) -> Result<Vec<Bson>> {
     let document = match argument {
         Bson::Document(document) if document.keys().next().is_some_and(|key| key == "$each") => {
             document
@@ -222,7 +217,7 @@ pub(super) fn add_to_set(
     path: &str,
     values: &[Bson],
     growth: &mut Growth,
-) -> Result<(), QueryError> {
+) -> Result<()> {
     let Bson::Array(items) = value else {
         return Err(QueryError::bad_value(format!(
             "Cannot apply $addToSet to non-array field. Field named '{path}' has non-array type {}",
@@ -241,7 +236,7 @@ pub(super) fn add_to_set(
 }
 
 /// The keys of many values, asking now and then whether to go on.
-fn keys(values: &[Bson], meter: &Meter) -> Result<Kept<BTreeSet<GroupKey>>, QueryError> {
+fn keys(values: &[Bson], meter: &Meter) -> Result<Kept<BTreeSet<GroupKey>>> {
     let mut keys = Kept::new(BTreeSet::new(), meter);
     for value in values {
         meter.step()?;
@@ -251,7 +246,7 @@ fn keys(values: &[Bson], meter: &Meter) -> Result<Kept<BTreeSet<GroupKey>>, Quer
 }
 
 /// Reads the argument of `$pop`.
-pub(super) fn parse_pop(path: &str, argument: &Bson) -> Result<PopEnd, QueryError> {
+pub(super) fn parse_pop(path: &str, argument: &Bson) -> Result<PopEnd> {
     let number = Number::from_value(argument).ok_or_else(|| {
         QueryError::failed_to_parse(format!("Expected a number in: {path}: {argument}"))
     })?;
@@ -263,7 +258,7 @@ pub(super) fn parse_pop(path: &str, argument: &Bson) -> Result<PopEnd, QueryErro
 }
 
 /// Removes the first or the last element.
-pub(super) fn pop(value: &mut Bson, path: &str, end: PopEnd) -> Result<(), QueryError> {
+pub(super) fn pop(value: &mut Bson, path: &str, end: PopEnd) -> Result<()> {
     let Bson::Array(items) = value else {
         return Err(QueryError::new(
             ErrorCode::TYPE_MISMATCH,
@@ -286,10 +281,7 @@ pub(super) fn pop(value: &mut Bson, path: &str, end: PopEnd) -> Result<(), Query
 }
 
 /// Reads the argument of `$pull`.
-pub(super) fn parse_pull(
-    argument: &Bson,
-    compiler: &Compiler,
-) -> Result<PullCondition, QueryError> {
+pub(super) fn parse_pull(argument: &Bson, compiler: &Compiler) -> Result<PullCondition> {
     match argument {
         Bson::Document(query) if !is_operator_document(query) => {
             Ok(PullCondition::Documents(Matcher::parse_element(query, compiler)?))
@@ -309,11 +301,7 @@ pub(super) fn parse_pull(
 }
 
 /// Removes every element that the condition matches.
-pub(super) fn pull(
-    value: &mut Bson,
-    condition: &PullCondition,
-    growth: &Growth,
-) -> Result<(), QueryError> {
+pub(super) fn pull(value: &mut Bson, condition: &PullCondition, growth: &Growth) -> Result<()> {
     remove_where(value, growth, |item| condition.matches(item))
 }
 
@@ -321,8 +309,8 @@ pub(super) fn pull(
 fn remove_where(
     value: &mut Bson,
     growth: &Growth,
-    unwanted: impl Fn(&Bson) -> Result<bool, QueryError>,
-) -> Result<(), QueryError> {
+    unwanted: impl Fn(&Bson) -> Result<bool>,
+) -> Result<()> {
     let Bson::Array(items) = value else {
         return Err(QueryError::bad_value("Cannot apply $pull to a non-array value"));
     };
@@ -343,7 +331,7 @@ fn remove_where(
 }
 
 impl PullCondition {
-    fn matches(&self, item: &Bson) -> Result<bool, QueryError> {
+    fn matches(&self, item: &Bson) -> Result<bool> {
         match self {
             Self::Equal(value) => Ok(equal(value, item)),
             Self::Documents(matcher) => match item {
@@ -360,7 +348,7 @@ impl PullCondition {
 }
 
 /// Reads the argument of `$pullAll`.
-pub(super) fn parse_pull_all(argument: &Bson) -> Result<Vec<Bson>, QueryError> {
+pub(super) fn parse_pull_all(argument: &Bson) -> Result<Vec<Bson>> {
     match argument {
         Bson::Array(values) => Ok(values.clone()),
         other => Err(QueryError::bad_value(format!(
@@ -371,11 +359,7 @@ pub(super) fn parse_pull_all(argument: &Bson) -> Result<Vec<Bson>, QueryError> {
 }
 
 /// Removes every element that equals one of the values.
-pub(super) fn pull_all(
-    value: &mut Bson,
-    values: &[Bson],
-    growth: &Growth,
-) -> Result<(), QueryError> {
+pub(super) fn pull_all(value: &mut Bson, values: &[Bson], growth: &Growth) -> Result<()> {
     let unwanted = keys(values, growth.meter())?;
     remove_where(value, growth, |item| Ok(unwanted.contains(&GroupKey::of(item))))
 }

@@ -12,7 +12,7 @@ use super::operators::Operator;
 use super::path::{ArrayFilters, Component, UpdatePath};
 use super::walk::Walk;
 use crate::diff::Places;
-use crate::error::{ErrorCode, QueryError};
+use crate::error::{ErrorCode, QueryError, Result};
 use crate::value::size::Growth;
 use crate::value::{PathComponent, identical};
 
@@ -47,7 +47,7 @@ pub(super) struct Touched {
 
 impl Touched {
     /// Records a place, unless it lies on the way to another one or the other way round.
-    pub(super) fn record(&mut self, place: &[String]) -> Result<(), QueryError> {
+    pub(super) fn record(&mut self, place: &[String]) -> Result<()> {
         let leads_through = (1..=place.len()).any(|end| self.places.contains(&place[..end]));
         let leads_to = self
             .places
@@ -73,7 +73,7 @@ pub(super) fn apply(
     context: &UpdateContext,
     places: &mut Places,
     mut growth: Growth,
-) -> Result<Document, QueryError> {
+) -> Result<Document> {
     // Plain paths were compared when they were parsed, and one path cannot meet another.
     let dynamic = modifications.len() > 1
         && modifications.iter().any(|modification| modification.path.is_dynamic());
@@ -139,7 +139,7 @@ fn without_fields(before: &Document, modifications: &[Modification]) -> Document
         .collect()
 }
 
-fn check_id(before: &Document, after: &Document) -> Result<(), QueryError> {
+fn check_id(before: &Document, after: &Document) -> Result<()> {
     let same = match (before.get("_id"), after.get("_id")) {
         (Some(before), Some(after)) => identical(before, after),
         (before, _) => before.is_none(),
@@ -154,7 +154,7 @@ fn check_id(before: &Document, after: &Document) -> Result<(), QueryError> {
 }
 
 /// Puts the matched position in the place of `$`.
-fn with_position(path: &UpdatePath, context: &UpdateContext) -> Result<Vec<Component>, QueryError> {
+fn with_position(path: &UpdatePath, context: &UpdateContext) -> Result<Vec<Component>> {
     if !path.is_positional() {
         return Ok(path.components.clone());
     }
@@ -175,11 +175,7 @@ fn with_position(path: &UpdatePath, context: &UpdateContext) -> Result<Vec<Compo
 }
 
 /// Removes the source of a rename and returns it, after checking that neither end is in an array.
-fn take_source(
-    root: &mut Bson,
-    source: &UpdatePath,
-    target: &[Component],
-) -> Result<Option<Bson>, QueryError> {
+fn take_source(root: &mut Bson, source: &UpdatePath, target: &[Component]) -> Result<Option<Bson>> {
     match locate(root, &source.components, source.as_str())? {
         Located::Missing => return Ok(None),
         Located::InArray => return Err(array_element("source", source.as_str())),
@@ -200,7 +196,7 @@ enum Located {
     InDocuments,
 }
 
-fn locate(root: &Bson, components: &[Component], path: &str) -> Result<Located, QueryError> {
+fn locate(root: &Bson, components: &[Component], path: &str) -> Result<Located> {
     let mut value = root;
     let mut located = Located::InDocuments;
     let mut reached = String::new();

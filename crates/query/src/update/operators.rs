@@ -8,7 +8,7 @@ use bson::Bson;
 use super::UpdateContext;
 use super::array_operators::{PullCondition, Push};
 use super::path::UpdatePath;
-use crate::error::QueryError;
+use crate::error::{QueryError, Result};
 use crate::value::size::{Growth, value_size};
 use crate::value::{Number, compare, type_name_of};
 
@@ -68,7 +68,7 @@ impl Operator {
         &self,
         context: &UpdateContext,
         growth: &mut Growth,
-    ) -> Result<Option<Bson>, QueryError> {
+    ) -> Result<Option<Bson>> {
         Ok(match self {
             Self::Set(value)
             | Self::SetOnInsert(value)
@@ -108,7 +108,7 @@ impl Operator {
         path: &str,
         context: &UpdateContext,
         growth: &mut Growth,
-    ) -> Result<(), QueryError> {
+    ) -> Result<()> {
         match self {
             Self::Set(new) | Self::SetOnInsert(new) => replace_with(value, new, growth)?,
             Self::Minimum(new) if compare(new, &*value).is_lt() => {
@@ -138,7 +138,7 @@ impl Operator {
     }
 }
 
-fn replace_with(value: &mut Bson, new: &Bson, growth: &mut Growth) -> Result<(), QueryError> {
+fn replace_with(value: &mut Bson, new: &Bson, growth: &mut Growth) -> Result<()> {
     growth.charge(value_size(new))?;
     *value = new.clone();
     Ok(())
@@ -150,7 +150,7 @@ fn arithmetic(
     path: &str,
     argument: Number,
     operation: fn(Number, Number) -> Option<Number>,
-) -> Result<Bson, QueryError> {
+) -> Result<Bson> {
     let current = Number::from_value(value).ok_or_else(|| {
         QueryError::type_mismatch(format!(
             "Cannot apply {operator} to a value of non-numeric type. The document has the field \
@@ -167,7 +167,7 @@ fn arithmetic(
 }
 
 /// Reads the argument of `$inc` or `$mul`.
-pub(super) fn parse_number(verb: &str, path: &str, argument: &Bson) -> Result<Number, QueryError> {
+pub(super) fn parse_number(verb: &str, path: &str, argument: &Bson) -> Result<Number> {
     Number::from_value(argument).ok_or_else(|| {
         QueryError::type_mismatch(format!(
             "Cannot {verb} with non-numeric argument: {{{path}: {argument}}}"
@@ -176,7 +176,7 @@ pub(super) fn parse_number(verb: &str, path: &str, argument: &Bson) -> Result<Nu
 }
 
 /// Reads the argument of `$currentDate`.
-pub(super) fn parse_current_date(argument: &Bson) -> Result<CurrentDate, QueryError> {
+pub(super) fn parse_current_date(argument: &Bson) -> Result<CurrentDate> {
     match argument {
         Bson::Boolean(_) => Ok(CurrentDate::Date),
         Bson::Document(options) => {
@@ -212,7 +212,7 @@ impl CurrentDate {
 }
 
 /// Reads the argument of `$bit`.
-pub(super) fn parse_bit(argument: &Bson) -> Result<Vec<(BitOperation, Number)>, QueryError> {
+pub(super) fn parse_bit(argument: &Bson) -> Result<Vec<(BitOperation, Number)>> {
     let Bson::Document(operations) = argument else {
         return Err(QueryError::bad_value(format!(
             "The $bit modifier is not compatible with a {}. You must pass in an embedded \
@@ -253,11 +253,7 @@ pub(super) fn parse_bit(argument: &Bson) -> Result<Vec<(BitOperation, Number)>, 
         .collect()
 }
 
-fn modify_bits(
-    value: &Bson,
-    path: &str,
-    operations: &[(BitOperation, Number)],
-) -> Result<Bson, QueryError> {
+fn modify_bits(value: &Bson, path: &str, operations: &[(BitOperation, Number)]) -> Result<Bson> {
     match value {
         Bson::Int32(number) => Ok(apply_bits(Number::Int32(*number), operations).into()),
         Bson::Int64(number) => Ok(apply_bits(Number::Int64(*number), operations).into()),

@@ -8,15 +8,12 @@ use super::array_operators::{parse_add_to_set, parse_pop, parse_pull, parse_pull
 use super::modify::Modification;
 use super::operators::{Operator, parse_bit, parse_current_date, parse_number};
 use super::path::UpdatePath;
-use crate::error::{ErrorCode, QueryError};
+use crate::error::{ErrorCode, QueryError, Result};
 use crate::expression::Compiler;
 use crate::value::type_name_of;
 
 /// Parses a document of update operators.
-pub(super) fn parse_operators(
-    update: &Document,
-    compiler: &Compiler,
-) -> Result<Vec<Modification>, QueryError> {
+pub(super) fn parse_operators(update: &Document, compiler: &Compiler) -> Result<Vec<Modification>> {
     let mut modifications = Vec::new();
     for (operator, arguments) in update {
         if !KNOWN_OPERATORS.contains(&operator.as_str()) {
@@ -57,7 +54,7 @@ fn parse_operator(
     path: &str,
     argument: &Bson,
     compiler: &Compiler,
-) -> Result<Operator, QueryError> {
+) -> Result<Operator> {
     Ok(match operator {
         "$set" => Operator::Set(argument.clone()),
         "$setOnInsert" => Operator::SetOnInsert(argument.clone()),
@@ -80,7 +77,7 @@ fn parse_operator(
 }
 
 /// A rename is a modification of its target that remembers its source.
-fn parse_rename(source: UpdatePath, argument: &Bson) -> Result<Modification, QueryError> {
+fn parse_rename(source: UpdatePath, argument: &Bson) -> Result<Modification> {
     let Bson::String(target) = argument else {
         return Err(QueryError::bad_value(format!(
             "The 'to' field for $rename must be a string: {}: {argument}",
@@ -118,7 +115,7 @@ fn parse_rename(source: UpdatePath, argument: &Bson) -> Result<Modification, Que
     Ok(Modification::new(target, Operator::Rename { source }))
 }
 
-fn check_conflicts(modifications: &[Modification]) -> Result<(), QueryError> {
+fn check_conflicts(modifications: &[Modification]) -> Result<()> {
     let mut paths: Vec<&UpdatePath> = Vec::new();
     for modification in modifications {
         paths.push(&modification.path);

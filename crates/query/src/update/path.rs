@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use bson::{Bson, Document};
 
 use super::modify::Modification;
-use crate::error::{ErrorCode, QueryError};
+use crate::error::{ErrorCode, QueryError, Result};
 use crate::expression::Compiler;
 use crate::matcher::Matcher;
 use crate::value::{MAX_NESTING, PathComponent};
@@ -36,7 +36,7 @@ pub(super) enum Component {
 
 impl UpdatePath {
     /// Parses and checks a path.
-    pub(super) fn parse(text: &str) -> Result<Self, QueryError> {
+    pub(super) fn parse(text: &str) -> Result<Self> {
         if text.is_empty() {
             return Err(QueryError::new(
                 ErrorCode::EMPTY_FIELD_NAME,
@@ -93,7 +93,7 @@ impl UpdatePath {
 
     /// Refuses a top-level name that starts with `$`. A document that is about to be inserted may have one;
     /// one that exists already may have the parts of a database reference and no others.
-    pub(super) fn check_top_level_name(&self, inserting: bool) -> Result<(), QueryError> {
+    pub(super) fn check_top_level_name(&self, inserting: bool) -> Result<()> {
         let Some(Component::Field(first)) = self.components.first() else { return Ok(()) };
         let name = &first.name;
         if inserting || !name.starts_with('$') || ["$ref", "$id", "$db"].contains(&name.as_str()) {
@@ -131,7 +131,7 @@ impl UpdatePath {
 }
 
 impl Component {
-    fn parse(part: &str, path: &str) -> Result<Self, QueryError> {
+    fn parse(part: &str, path: &str) -> Result<Self> {
         match part {
             "" => Err(QueryError::new(
                 ErrorCode::EMPTY_FIELD_NAME,
@@ -174,7 +174,7 @@ pub(super) struct ArrayFilters {
 
 impl ArrayFilters {
     /// Parses filters, each a query whose paths all start with one name.
-    pub(super) fn parse(filters: &[Document], compiler: &Compiler) -> Result<Self, QueryError> {
+    pub(super) fn parse(filters: &[Document], compiler: &Compiler) -> Result<Self> {
         let mut parsed = BTreeMap::new();
         for filter in filters {
             let mut name = None;
@@ -204,7 +204,7 @@ impl ArrayFilters {
     }
 
     /// Checks that every name used has a filter and every filter is used.
-    pub(super) fn check_use(&self, modifications: &[Modification]) -> Result<(), QueryError> {
+    pub(super) fn check_use(&self, modifications: &[Modification]) -> Result<()> {
         let mut used = BTreeSet::new();
         for modification in modifications {
             for name in modification.path.filter_names() {
@@ -226,7 +226,7 @@ impl ArrayFilters {
     }
 
     /// Whether an element passes the filter of a name.
-    pub(super) fn matches(&self, name: &str, element: &Bson) -> Result<bool, QueryError> {
+    pub(super) fn matches(&self, name: &str, element: &Bson) -> Result<bool> {
         let Some(matcher) = self.filters.get(name) else { return Ok(false) };
         let mut holder = Document::new();
         holder.insert(name, element.clone());
@@ -235,11 +235,7 @@ impl ArrayFilters {
 }
 
 /// Finds the one name that all paths of a filter start with.
-fn collect_name(
-    filter: &Document,
-    name: &mut Option<String>,
-    depth: usize,
-) -> Result<(), QueryError> {
+fn collect_name(filter: &Document, name: &mut Option<String>, depth: usize) -> Result<()> {
     if depth > MAX_NESTING {
         return Err(QueryError::bad_value(format!(
             "an array filter may be nested at most {MAX_NESTING} levels deep"

@@ -9,7 +9,7 @@ use bson::{Bson, Document, RawDocument, RawDocumentBuf};
 
 use super::splice::{self, Value};
 use super::{Update, UpdateContext};
-use crate::error::QueryError;
+use crate::error::{QueryError, Result};
 use crate::value::raw_scan::{RawField, RawScan, is_position};
 use crate::value::{MAX_DOCUMENT_SIZE, MAX_NESTING, Number, parse_index};
 
@@ -98,7 +98,7 @@ impl<'u> PlainUpdate<'u> {
     /// # Errors
     ///
     /// None: what is plain can be read.
-    pub fn general(&self) -> Result<Update, QueryError> {
+    pub fn general(&self) -> Result<Update> {
         let unreadable = |_| QueryError::failed_to_parse("the update cannot be read");
         let source = Document::try_from(self.source).map_err(unreadable)?;
         Update::parse(&Bson::Document(source))

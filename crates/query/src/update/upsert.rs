@@ -7,17 +7,13 @@ use bson::{Bson, Document};
 
 use super::{Form, Update, UpdateContext, with_id_of};
 use crate::diff::Places;
-use crate::error::{ErrorCode, QueryError};
+use crate::error::{ErrorCode, QueryError, Result};
 use crate::matcher::{Comparison, Condition, Matcher, Node, Predicate};
 use crate::value::{Path, measure};
 
 impl Update {
     /// The document to insert. It has `_id` first if the query or the update gave one.
-    pub fn upsert_document(
-        &self,
-        query: &Matcher,
-        context: &UpdateContext,
-    ) -> Result<Document, QueryError> {
+    pub fn upsert_document(&self, query: &Matcher, context: &UpdateContext) -> Result<Document> {
         let context = UpdateContext { inserting: true, ..*context };
         let mut equalities = Vec::new();
         collect_equalities(query.root(), &mut equalities);
@@ -40,7 +36,7 @@ impl Update {
 }
 
 /// Refuses values that cannot identify a document.
-pub fn check_id_type(id: &Bson) -> Result<(), QueryError> {
+pub fn check_id_type(id: &Bson) -> Result<()> {
     let kind = match id {
         Bson::Array(_) => "array",
         Bson::RegularExpression(_) => "regex",
@@ -104,7 +100,7 @@ fn collect_condition<'a>(
     }
 }
 
-fn document_from(equalities: &[(&Path, &Bson)]) -> Result<Document, QueryError> {
+fn document_from(equalities: &[(&Path, &Bson)]) -> Result<Document> {
     // In this order a path is followed at once by those that lead through it.
     let mut paths: Vec<Vec<&str>> = equalities
         .iter()

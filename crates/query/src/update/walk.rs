@@ -10,7 +10,7 @@ use super::modify::Touched;
 use super::operators::Operator;
 use super::path::{ArrayFilters, Component};
 use crate::diff::Places;
-use crate::error::{ErrorCode, QueryError};
+use crate::error::{ErrorCode, QueryError, Result};
 use crate::value::PathComponent;
 use crate::value::size::Growth;
 
@@ -34,11 +34,7 @@ pub(super) struct Walk<'a> {
 
 impl Walk<'_> {
     /// Applies the operator to whatever the components stand for below a value.
-    pub(super) fn visit(
-        &mut self,
-        container: &mut Bson,
-        components: &[Component],
-    ) -> Result<(), QueryError> {
+    pub(super) fn visit(&mut self, container: &mut Bson, components: &[Component]) -> Result<()> {
         let Some((first, rest)) = components.split_first() else { return Ok(()) };
         match (first, container) {
             (Component::Field(field), Bson::Document(document)) => {
@@ -61,7 +57,7 @@ impl Walk<'_> {
         document: &mut Document,
         field: &PathComponent,
         rest: &[Component],
-    ) -> Result<(), QueryError> {
+    ) -> Result<()> {
         self.trail.push(field.name.clone());
         if rest.is_empty() {
             self.touch()?;
@@ -87,7 +83,7 @@ impl Walk<'_> {
         items: &mut Vec<Bson>,
         field: &PathComponent,
         rest: &[Component],
-    ) -> Result<(), QueryError> {
+    ) -> Result<()> {
         let Some(index) = field.index else {
             return self.not_viable(&field.name, &Bson::Array(Vec::new()));
         };
@@ -117,7 +113,7 @@ impl Walk<'_> {
         items: &mut [Bson],
         selector: &Component,
         rest: &[Component],
-    ) -> Result<(), QueryError> {
+    ) -> Result<()> {
         for index in 0..items.len() {
             self.growth.step()?;
             let selected = match selector {
@@ -136,7 +132,7 @@ impl Walk<'_> {
         items: &mut [Bson],
         index: usize,
         rest: &[Component],
-    ) -> Result<(), QueryError> {
+    ) -> Result<()> {
         let Some(element) = items.get_mut(index) else { return Ok(()) };
         self.trail.push(index.to_string());
         if !rest.is_empty() {
@@ -153,7 +149,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    fn touch(&mut self) -> Result<(), QueryError> {
+    fn touch(&mut self) -> Result<()> {
         self.places.record(&self.trail, self.operator.works_on_elements());
         match &mut self.touched {
             Some(touched) => touched.record(&self.trail),
@@ -163,7 +159,7 @@ impl Walk<'_> {
 
     /// The value to put where the path ends before the components do: the operator's value within
     /// as many documents as there are components left. `None` if the operator creates nothing.
-    fn created(&mut self, rest: &[Component]) -> Result<Option<Bson>, QueryError> {
+    fn created(&mut self, rest: &[Component]) -> Result<Option<Bson>> {
         let array_selector = rest.iter().any(|part| !matches!(part, Component::Field(_)));
         if array_selector {
             return Err(QueryError::bad_value(format!(
@@ -181,7 +177,7 @@ impl Walk<'_> {
         })))
     }
 
-    fn not_viable(&self, field: &str, element: &Bson) -> Result<(), QueryError> {
+    fn not_viable(&self, field: &str, element: &Bson) -> Result<()> {
         // Only `$unset` may name what cannot exist.
         if matches!(self.operator, Operator::Unset) {
             return Ok(());

@@ -9,7 +9,7 @@ use bson::Bson;
 
 use super::path::{Path, PathComponent};
 use super::view::{ArrayRef, DocumentRef, ValueRef};
-use crate::error::{ErrorCode, QueryError};
+use crate::error::{ErrorCode, QueryError, Result};
 
 /// The most keys that one document may have.
 pub(crate) const MAX_KEYS_PER_DOCUMENT: usize = 1_000_000;
@@ -28,7 +28,7 @@ pub struct FieldKeys {
 impl FieldKeys {
     /// Finds the keys of a document. Refuses parallel arrays with code 171, and with 16746 a
     /// number that could be a position or a field name.
-    pub fn of(paths: &[Path], document: DocumentRef<'_>) -> Result<Self, QueryError> {
+    pub fn of(paths: &[Path], document: DocumentRef<'_>) -> Result<Self> {
         let fields =
             paths.iter().map(|path| Field::Open { base: document, rest: path.components() });
         let mut found = Self { all_missing: true, ..Self::default() };
@@ -36,7 +36,7 @@ impl FieldKeys {
         Ok(found)
     }
 
-    fn expand(&mut self, mut fields: Vec<Field<'_, '_>>) -> Result<(), QueryError> {
+    fn expand(&mut self, mut fields: Vec<Field<'_, '_>>) -> Result<()> {
         let mut array: Option<ArrayRef<'_>> = None;
         let mut waiting = Vec::new();
         for (position, field) in fields.iter_mut().enumerate() {
@@ -80,7 +80,7 @@ impl FieldKeys {
         Ok(())
     }
 
-    fn push(&mut self, fields: Vec<Field<'_, '_>>) -> Result<(), QueryError> {
+    fn push(&mut self, fields: Vec<Field<'_, '_>>) -> Result<()> {
         if self.keys.len() == MAX_KEYS_PER_DOCUMENT {
             return Err(QueryError::bad_value(format!(
                 "a document may have at most {MAX_KEYS_PER_DOCUMENT} keys in an index or sort"
@@ -175,7 +175,7 @@ mod tests {
     use super::*;
     use bson::{Document, bson, doc};
 
-    fn keys(paths: &[&str], document: &Document) -> Result<FieldKeys, QueryError> {
+    fn keys(paths: &[&str], document: &Document) -> Result<FieldKeys> {
         let paths: Vec<_> = paths.iter().map(|path| Path::parse(path).unwrap()).collect();
         let parsed = FieldKeys::of(&paths, document.into());
         let raw = bson::RawDocumentBuf::try_from(document).unwrap();

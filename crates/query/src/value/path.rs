@@ -6,7 +6,7 @@
 
 use super::MAX_NESTING;
 use super::view::{ArrayRef, DocumentRef, ValueRef};
-use crate::error::QueryError;
+use crate::error::Result;
 use bson::Bson;
 
 /// A dotted path, parsed once.
@@ -73,7 +73,7 @@ pub(crate) type Visitor<'v, 'a> = dyn FnMut(Option<ValueRef<'a>>, Option<usize>)
 
 impl Path {
     /// Splits at the dots. Refuses a path with more parts than a document can have levels.
-    pub fn parse(text: &str) -> Result<Self, QueryError> {
+    pub fn parse(text: &str) -> Result<Self> {
         let components: Vec<_> =
             text.split('.').take(MAX_NESTING + 1).map(PathComponent::new).collect();
         if components.len() > MAX_NESTING {

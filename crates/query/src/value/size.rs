@@ -6,7 +6,7 @@
 use bson::{Bson, Document};
 
 use super::{MAX_DOCUMENT_SIZE, MAX_NESTING};
-use crate::error::QueryError;
+use crate::error::{QueryError, Result};
 use crate::meter::Meter;
 
 /// What one operation may add to a document before its size is checked. Twice the largest document
@@ -34,11 +34,11 @@ impl Growth {
     }
 
     /// Counts one step, and asks from time to time whether to go on.
-    pub(crate) fn step(&self) -> Result<(), QueryError> {
+    pub(crate) fn step(&self) -> Result<()> {
         self.meter.step()
     }
 
-    pub(crate) fn charge(&mut self, bytes: usize) -> Result<(), QueryError> {
+    pub(crate) fn charge(&mut self, bytes: usize) -> Result<()> {
         self.bytes = self.bytes.saturating_add(bytes);
         if self.bytes > MAX_GROWTH {
             return Err(too_large());
@@ -62,7 +62,7 @@ pub struct Measure {
 
 impl Measure {
     /// Refuses a document that is too large or too deep to be stored.
-    pub fn check(self) -> Result<(), QueryError> {
+    pub fn check(self) -> Result<()> {
         if self.bytes > MAX_DOCUMENT_SIZE {
             return Err(too_large());
         }

@@ -4,7 +4,7 @@
 //! The numbers are those of the BSON specification.
 
 use super::ValueRef;
-use crate::error::QueryError;
+use crate::error::{QueryError, Result};
 use bson::Bson;
 
 /// The groups of types in their comparison order. Values of one bracket are compared with each
@@ -152,7 +152,7 @@ impl TypeSet {
     }
 
     /// Reads the argument of `$type`: a number, an alias, or a non-empty array of them.
-    pub fn parse(argument: &Bson) -> Result<Self, QueryError> {
+    pub fn parse(argument: &Bson) -> Result<Self> {
         match argument {
             Bson::Array(items) if items.is_empty() => {
                 Err(QueryError::failed_to_parse("$type must match at least one type"))
@@ -164,7 +164,7 @@ impl TypeSet {
         }
     }
 
-    fn parse_one(argument: &Bson) -> Result<Self, QueryError> {
+    fn parse_one(argument: &Bson) -> Result<Self> {
         let number = match argument {
             Bson::String(alias) => {
                 return Self::from_alias(alias).ok_or_else(|| {

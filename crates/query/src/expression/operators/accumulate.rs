@@ -8,7 +8,7 @@ use bson::Bson;
 use super::{
     ByName, Evaluated, Field, Named, Positional, as_i64, at_least, copy, named_of, part, required,
 };
-use crate::error::QueryError;
+use crate::error::Result;
 use crate::expression::operand::Operand;
 use crate::meter::{Kept, Meter};
 use crate::typed::Typed;
@@ -45,7 +45,7 @@ pub(super) static NAMED: &[Named] = &[
 const PERCENTILE_CODE: i32 = 7750300;
 
 /// The shares that `$percentile` asks for: a list of numbers between 0 and 1.
-pub(crate) fn shares(p: &Bson) -> Result<Vec<f64>, QueryError> {
+pub(crate) fn shares(p: &Bson) -> Result<Vec<f64>> {
     let wrong = || {
         fail!(
             (PERCENTILE_CODE),
@@ -67,7 +67,7 @@ pub(crate) fn shares(p: &Bson) -> Result<Vec<f64>, QueryError> {
 }
 
 /// Refuses any `method` but the one there is. Ours is exact, which is a good approximation.
-pub(crate) fn check_method(name: &str, method: &Bson) -> Result<(), QueryError> {
+pub(crate) fn check_method(name: &str, method: &Bson) -> Result<()> {
     match method {
         Bson::String(method) if method == "approximate" => Ok(()),
         _ => Err(fail!(BAD_VALUE, "Currently only 'approximate' can be used as {name} 'method'.")),
@@ -163,7 +163,7 @@ pub(crate) enum Pick {
 }
 
 /// The `n` of the operators that keep several values.
-pub(crate) fn count(name: &str, n: &Operand<'_>) -> Result<usize, QueryError> {
+pub(crate) fn count(name: &str, n: &Operand<'_>) -> Result<usize> {
     let Some(number) = as_i64(n.or_null()) else {
         return Err(fail!(
             5787902,

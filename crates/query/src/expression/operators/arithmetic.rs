@@ -6,7 +6,7 @@
 use bson::{Bson, DateTime};
 
 use super::{Evaluated, Positional, at_least, between, exactly};
-use crate::error::{ErrorCode, QueryError, fail};
+use crate::error::{ErrorCode, QueryError, Result, fail};
 use crate::expression::operand::Operand;
 use crate::meter::Meter;
 use crate::typed::Typed;
@@ -71,7 +71,7 @@ pub(crate) fn narrow(result: i64, may_be_int: bool) -> Number {
 pub(super) fn unary(
     name: &str,
     args: &[Operand<'_>],
-    compute: impl Fn(Number) -> Result<Number, QueryError>,
+    compute: impl Fn(Number) -> Result<Number>,
 ) -> Evaluated {
     let arg = &args[0];
     if arg.is_nullish() {
@@ -82,7 +82,7 @@ pub(super) fn unary(
 }
 
 /// The milliseconds that a number added to a date stands for.
-fn millis(number: Number) -> Result<i64, QueryError> {
+fn millis(number: Number) -> Result<i64> {
     match number {
         Number::Int32(number) => Ok(i64::from(number)),
         Number::Int64(number) => Ok(number),
@@ -95,7 +95,7 @@ fn millis(number: Number) -> Result<i64, QueryError> {
     }
 }
 
-fn date_plus(date: DateTime, delta: i64) -> Result<Bson, QueryError> {
+fn date_plus(date: DateTime, delta: i64) -> Result<Bson> {
     date.timestamp_millis()
         .checked_add(delta)
         .map(|sum| Bson::DateTime(DateTime::from_millis(sum)))
@@ -161,11 +161,7 @@ fn multiply(args: &[Operand<'_>], _: &Meter) -> Evaluated {
     Ok(Some(Bson::from(product)))
 }
 
-fn pair(
-    name: &str,
-    code: impl Into<ErrorCode>,
-    args: &[Operand<'_>],
-) -> Result<(Number, Number), QueryError> {
+fn pair(name: &str, code: impl Into<ErrorCode>, args: &[Operand<'_>]) -> Result<(Number, Number)> {
     let (left, right) = (args[0].or_null(), args[1].or_null());
     match (Number::from_value(left), Number::from_value(right)) {
         (Some(left), Some(right)) => Ok((left, right)),
@@ -192,7 +188,7 @@ fn modulo(args: &[Operand<'_>], _: &Meter) -> Evaluated {
     }
 }
 
-fn absolute(number: Number) -> Result<Number, QueryError> {
+fn absolute(number: Number) -> Result<Number> {
     match number {
         Number::Int32(number) => Ok(narrow(i64::from(number).abs(), true)),
         Number::Int64(number) => number
@@ -232,7 +228,7 @@ fn round_or_trunc(name: &str, args: &[Operand<'_>], rounding: Rounding) -> Evalu
     Ok(Some(round_to(number, places as i32, rounding)?.into()))
 }
 
-fn round_to(number: Number, places: i32, rounding: Rounding) -> Result<Number, QueryError> {
+fn round_to(number: Number, places: i32, rounding: Rounding) -> Result<Number> {
     match number {
         Number::Double(number) => Ok(Number::Double(round_double(number, places, rounding))),
         Number::Decimal(number) => Ok(Number::Decimal(number.round_to(places, rounding))),
@@ -244,7 +240,7 @@ fn round_to(number: Number, places: i32, rounding: Rounding) -> Result<Number, Q
     }
 }
 
-fn round_integer(number: i64, places: i32, rounding: Rounding) -> Result<i64, QueryError> {
+fn round_integer(number: i64, places: i32, rounding: Rounding) -> Result<i64> {
     let unit = 10_i128.pow(places.unsigned_abs());
     let number = i128::from(number);
     let (quotient, rest) = (number / unit, number % unit);
@@ -289,12 +285,7 @@ fn round_double(number: f64, places: i32, rounding: Rounding) -> f64 {
     text.parse().unwrap_or(number)
 }
 
-fn logarithm(
-    name: &str,
-    code: i32,
-    number: Number,
-    function: fn(f64) -> f64,
-) -> Result<Number, QueryError> {
+fn logarithm(name: &str, code: i32, number: Number, function: fn(f64) -> f64) -> Result<Number> {
     // NaN is let through: its logarithm is NaN.
     if number.to_f64() <= 0.0 {
         return Err(fail!(
@@ -385,7 +376,7 @@ fn decimal_power(base: Decimal, exponent: Decimal) -> Decimal {
     if times < 0 { Decimal::from_i64(1).divide(power) } else { power }
 }
 
-fn square_root(number: Number) -> Result<Number, QueryError> {
+fn square_root(number: Number) -> Result<Number> {
     if number.to_f64() < 0.0 {
         return Err(fail(28714, "$sqrt's argument must be greater than or equal to 0"));
     }

@@ -6,7 +6,7 @@ use bson::{Bson, Document};
 
 use super::string::{index, whole};
 use super::{Evaluated, Positional, as_i32, at_least, between, exactly, is_number, part};
-use crate::error::{QueryError, fail};
+use crate::error::{QueryError, Result, fail};
 use crate::expression::MAX_INTERMEDIATE_BYTES;
 use crate::expression::bounds::{Budget, ELEMENT_OVERHEAD, cost, field_cost, too_large};
 use crate::expression::operand::{Operand, compare_options};
@@ -80,7 +80,7 @@ pub(crate) fn copy<'a>(
     elements: impl IntoIterator<Item = &'a Bson, IntoIter: ExactSizeIterator>,
     copied: &mut Vec<Bson>,
     charge: &mut Charge,
-) -> Result<(), QueryError> {
+) -> Result<()> {
     let elements = elements.into_iter();
     make_room(operator, elements.len(), copied, charge)?;
     for element in elements {
@@ -98,7 +98,7 @@ fn make_room(
     more: usize,
     elements: &mut Vec<Bson>,
     charge: &mut Charge,
-) -> Result<(), QueryError> {
+) -> Result<()> {
     let free = elements.capacity() - elements.len();
     if more > free {
         charge.grow(operator, (more - free) * ELEMENT_OVERHEAD)?;
@@ -112,7 +112,7 @@ fn copied<'a>(
     operator: &str,
     elements: impl IntoIterator<Item = &'a Bson, IntoIter: ExactSizeIterator>,
     meter: &Meter,
-) -> Result<Vec<Bson>, QueryError> {
+) -> Result<Vec<Bson>> {
     let mut copied = Kept::new(Vec::new(), meter);
     copy(operator, elements, &mut copied, &mut meter.charge())?;
     Ok(copied.into_inner())
@@ -215,7 +215,7 @@ fn reverse_array(args: &[Operand<'_>], meter: &Meter) -> Evaluated {
     Ok(Some(Bson::Array(copied("$reverseArray", elements.iter().rev(), meter)?)))
 }
 
-fn slice_number(arg: &Operand<'_>, ordinal: &str, codes: [i32; 2]) -> Result<i32, QueryError> {
+fn slice_number(arg: &Operand<'_>, ordinal: &str, codes: [i32; 2]) -> Result<i32> {
     if !is_number(arg.or_null()) {
         return Err(arg.wrong_type(
             codes[0],
@@ -294,7 +294,7 @@ fn mixed_pairs(as_pairs: bool, first: Option<&Bson>, found: &Bson) -> QueryError
     )
 }
 
-fn pair_of_array(pair: &[Bson]) -> Result<(&str, &Bson), QueryError> {
+fn pair_of_array(pair: &[Bson]) -> Result<(&str, &Bson)> {
     match pair {
         [Bson::String(key), value] => Ok((key, value)),
         [key, _] => Err(key.wrong_type(
@@ -310,7 +310,7 @@ fn pair_of_array(pair: &[Bson]) -> Result<(&str, &Bson), QueryError> {
     }
 }
 
-fn pair_of_document(pair: &Document) -> Result<(&str, &Bson), QueryError> {
+fn pair_of_document(pair: &Document) -> Result<(&str, &Bson)> {
     if pair.len() != 2 {
         return Err(fail!(
             40392,
@@ -368,7 +368,7 @@ pub(crate) enum SortBy {
 
 impl SortBy {
     /// Reads `1`, `-1` or `{ field: 1, … }`.
-    pub(crate) fn parse(spec: &Bson) -> Result<Self, QueryError> {
+    pub(crate) fn parse(spec: &Bson) -> Result<Self> {
         let direction = |value: &Bson| match as_i32(value) {
             Some(1) => Ok(false),
             Some(-1) => Ok(true),

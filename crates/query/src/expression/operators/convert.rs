@@ -7,7 +7,7 @@ use bson::oid::ObjectId;
 use bson::{Bson, DateTime};
 
 use super::{Evaluated, Positional, as_i64, convert_text, date_format, date_parse, exactly};
-use crate::error::{ErrorCode, QueryError, fail};
+use crate::error::{ErrorCode, QueryError, Result, fail};
 use crate::expression::operand::Operand;
 use crate::typed::Typed;
 use crate::value::{Number, TypeSet, is_truthy};
@@ -54,7 +54,7 @@ pub(crate) enum Target {
 
 impl Target {
     /// Reads the `to` of `$convert`: a type's name or number.
-    pub(crate) fn parse(to: &Bson) -> Result<Self, QueryError> {
+    pub(crate) fn parse(to: &Bson) -> Result<Self> {
         const KNOWN: [(i64, &str, Target); 8] = [
             (1, "double", Target::Double),
             (2, "string", Target::String),
@@ -123,7 +123,7 @@ fn unparsable(text: &str, reason: &str) -> QueryError {
 }
 
 /// Converts a value that is not null.
-pub(crate) fn convert(value: &Bson, target: Target) -> Result<Bson, QueryError> {
+pub(crate) fn convert(value: &Bson, target: Target) -> Result<Bson> {
     match target {
         Target::Bool => Ok(Bson::Boolean(is_truthy(value))),
         Target::String => to_string(value),
@@ -136,7 +136,7 @@ pub(crate) fn convert(value: &Bson, target: Target) -> Result<Bson, QueryError> 
     }
 }
 
-fn to_string(value: &Bson) -> Result<Bson, QueryError> {
+fn to_string(value: &Bson) -> Result<Bson> {
     Ok(Bson::String(match value {
         Bson::String(text) | Bson::Symbol(text) => text.clone(),
         Bson::Boolean(value) => value.to_string(),
@@ -147,7 +147,7 @@ fn to_string(value: &Bson) -> Result<Bson, QueryError> {
     }))
 }
 
-fn to_integer(value: &Bson, target: Target) -> Result<Bson, QueryError> {
+fn to_integer(value: &Bson, target: Target) -> Result<Bson> {
     let whole = match value {
         Bson::Boolean(value) => i64::from(*value),
         Bson::DateTime(date) if target == Target::Long => date.timestamp_millis(),
@@ -183,7 +183,7 @@ fn overflow(value: &Bson) -> QueryError {
     ))
 }
 
-fn to_double(value: &Bson) -> Result<Bson, QueryError> {
+fn to_double(value: &Bson) -> Result<Bson> {
     Ok(Bson::Double(match value {
         Bson::Boolean(value) => f64::from(u8::from(*value)),
         Bson::DateTime(date) => date.timestamp_millis() as f64,
@@ -206,7 +206,7 @@ fn to_double(value: &Bson) -> Result<Bson, QueryError> {
     }))
 }
 
-fn to_decimal(value: &Bson) -> Result<Bson, QueryError> {
+fn to_decimal(value: &Bson) -> Result<Bson> {
     let number = match value {
         Bson::Boolean(value) => Number::Int32(i32::from(*value)),
         Bson::DateTime(date) => Number::Int64(date.timestamp_millis()),
@@ -218,7 +218,7 @@ fn to_decimal(value: &Bson) -> Result<Bson, QueryError> {
     Ok(Bson::Decimal128(number.to_decimal().encode()))
 }
 
-fn to_object_id(value: &Bson) -> Result<Bson, QueryError> {
+fn to_object_id(value: &Bson) -> Result<Bson> {
     match value {
         Bson::ObjectId(_) => Ok(value.clone()),
         Bson::String(text) => ObjectId::parse_str(text).map(Bson::ObjectId).map_err(|_| {
@@ -231,7 +231,7 @@ fn to_object_id(value: &Bson) -> Result<Bson, QueryError> {
     }
 }
 
-fn to_date(value: &Bson) -> Result<Bson, QueryError> {
+fn to_date(value: &Bson) -> Result<Bson> {
     let millis = match value {
         Bson::DateTime(_) => return Ok(value.clone()),
         Bson::Int64(millis) => *millis,

@@ -5,7 +5,7 @@ use bson::{Bson, DateTime, Document};
 use super::calendar::{Civil, iso_year_start, millis_of};
 use super::timezone::TimeZone;
 use super::{ByName, Evaluated, Field, Named, as_i64, named_of, optional, required};
-use crate::error::{ErrorCode, QueryError, fail};
+use crate::error::{ErrorCode, Result, fail};
 use crate::expression::operand::Operand;
 use crate::meter::Meter;
 use crate::typed::Typed;
@@ -56,7 +56,7 @@ fn int(number: i64) -> Bson {
 }
 
 /// The milliseconds of what counts as a date; `None` for nothing.
-pub(super) fn as_date(arg: Option<&Operand<'_>>) -> Result<Option<i64>, QueryError> {
+pub(super) fn as_date(arg: Option<&Operand<'_>>) -> Result<Option<i64>> {
     let arg = arg.unwrap_or(&Operand::MISSING);
     match arg.get() {
         None | Some(Bson::Null | Bson::Undefined) => Ok(None),
@@ -68,7 +68,7 @@ pub(super) fn as_date(arg: Option<&Operand<'_>>) -> Result<Option<i64>, QueryErr
 }
 
 /// The time zone of an optional argument; `None` if it is there and null.
-pub(super) fn as_timezone(arg: Option<&Operand<'_>>) -> Result<Option<TimeZone>, QueryError> {
+pub(super) fn as_timezone(arg: Option<&Operand<'_>>) -> Result<Option<TimeZone>> {
     let Some(arg) = arg else { return Ok(Some(TimeZone::UTC)) };
     if arg.is_nullish() {
         return Ok(None);
@@ -80,7 +80,7 @@ pub(super) fn as_timezone(arg: Option<&Operand<'_>>) -> Result<Option<TimeZone>,
 pub(super) fn date_and_zone(
     date: Option<&Operand<'_>>,
     zone: Option<&Operand<'_>>,
-) -> Result<Option<(i64, TimeZone)>, QueryError> {
+) -> Result<Option<(i64, TimeZone)>> {
     let Some(zone) = as_timezone(zone)? else { return Ok(None) };
     Ok(as_date(date)?.map(|date| (date, zone)))
 }
@@ -193,7 +193,7 @@ fn from_parts(args: &[Option<Operand<'_>>], _: &Meter) -> Evaluated {
 }
 
 /// Years must be 1 to 9999; other parts may carry over into the next, within 16 bits.
-fn number_part(name: &str, arg: &Operand<'_>) -> Result<i64, QueryError> {
+fn number_part(name: &str, arg: &Operand<'_>) -> Result<i64> {
     let Some(number) = as_i64(arg.or_null()) else {
         return Err(fail!(
             40515,

@@ -8,7 +8,7 @@ use super::calendar::Civil;
 use super::date::date_and_zone;
 use super::timezone::TimeZone;
 use super::{Evaluated, Named, named_of, optional, required};
-use crate::error::{QueryError, fail};
+use crate::error::{Result, fail};
 use crate::expression::operand::Operand;
 use crate::meter::Meter;
 use crate::typed::Typed;
@@ -62,7 +62,7 @@ pub(super) fn format_argument<'a>(
     operator: &str,
     code: i32,
     format: Option<&'a Operand<'_>>,
-) -> Result<Option<&'a str>, QueryError> {
+) -> Result<Option<&'a str>> {
     let Some(format) = format else { return Ok(None) };
     match format.get() {
         Some(Bson::String(format)) => Ok(Some(format)),
@@ -75,7 +75,7 @@ pub(super) fn format_argument<'a>(
     }
 }
 
-fn write_date(format: &str, millis: i64, zone: &TimeZone) -> Result<String, QueryError> {
+fn write_date(format: &str, millis: i64, zone: &TimeZone) -> Result<String> {
     let offset = zone.offset_at(millis);
     let date = Civil::from_millis(zone.to_local(millis));
     let mut text = String::with_capacity(format.len() * 2);
@@ -123,7 +123,7 @@ fn month(date: &Civil) -> &'static str {
     MONTHS.get(date.month as usize - 1).copied().unwrap_or("January")
 }
 
-fn year(year: i64) -> Result<i64, QueryError> {
+fn year(year: i64) -> Result<i64> {
     if (0..=9999).contains(&year) {
         return Ok(year);
     }

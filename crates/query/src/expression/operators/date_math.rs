@@ -10,7 +10,7 @@ use super::calendar::{Civil, DAY, days_in_month, days_of, millis_of};
 use super::date::{as_date, as_timezone, date_and_zone};
 use super::timezone::TimeZone;
 use super::{ByName, Evaluated, Field, Named, as_i64, named_of, optional, required};
-use crate::error::{QueryError, fail};
+use crate::error::{QueryError, Result, fail};
 use crate::expression::operand::Operand;
 use crate::meter::Meter;
 use crate::typed::Typed;
@@ -64,7 +64,7 @@ enum Unit {
     Millis(i64),
 }
 
-fn unit(name: &str, arg: &Operand<'_>) -> Result<Option<Unit>, QueryError> {
+fn unit(name: &str, arg: &Operand<'_>) -> Result<Option<Unit>> {
     if arg.is_nullish() {
         return Ok(None);
     }
@@ -92,7 +92,7 @@ fn unit(name: &str, arg: &Operand<'_>) -> Result<Option<Unit>, QueryError> {
 }
 
 /// The first day of the week, 1 for Monday to 7 for Sunday; Sunday unless told otherwise.
-fn start_of_week(name: &str, arg: Option<&Operand<'_>>) -> Result<Option<i64>, QueryError> {
+fn start_of_week(name: &str, arg: Option<&Operand<'_>>) -> Result<Option<i64>> {
     const DAYS: [&str; 7] =
         ["monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday"];
     let Some(arg) = arg else { return Ok(Some(7)) };
@@ -163,7 +163,7 @@ pub(crate) fn shift_by(
     start: i64,
     unit_name: &str,
     amount: i64,
-) -> Result<i64, QueryError> {
+) -> Result<i64> {
     let name = Bson::String(unit_name.to_owned());
     match unit(stage, &Operand::borrowed(&name))? {
         Some(unit) => shift(start, unit, amount, &TimeZone::UTC).ok_or_else(|| overflow(stage)),

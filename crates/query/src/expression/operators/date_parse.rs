@@ -9,7 +9,7 @@ use super::date::as_timezone;
 use super::date_format::{MONTHS, format_argument};
 use super::timezone::{TimeZone, parse_offset};
 use super::{Evaluated, Named, named_of, optional, required};
-use crate::error::{QueryError, fail};
+use crate::error::{QueryError, Result, fail};
 use crate::expression::operand::Operand;
 use crate::meter::Meter;
 use crate::typed::Typed;
@@ -116,7 +116,7 @@ fn unparsable(text: &str, reason: &str) -> QueryError {
 }
 
 /// Reads a date in one of the recognised spellings.
-pub(super) fn parse_text(text: &str, zone: Option<&TimeZone>) -> Result<i64, QueryError> {
+pub(super) fn parse_text(text: &str, zone: Option<&TimeZone>) -> Result<i64> {
     recognise(text).and_then(|parts| parts.moment(zone)).map_err(|reason| unparsable(text, reason))
 }
 
@@ -256,7 +256,7 @@ fn read_day(reader: &mut Reader<'_>, parts: &mut Parts) -> Option<()> {
     Some(())
 }
 
-fn parse_format(text: &str, format: &str, zone: Option<&TimeZone>) -> Result<i64, QueryError> {
+fn parse_format(text: &str, format: &str, zone: Option<&TimeZone>) -> Result<i64> {
     let mut reader = Reader(text);
     let mut parts = Parts::default();
     let mut characters = format.chars();

@@ -7,7 +7,7 @@ use bson::{Bson, Document};
 
 use super::room;
 use super::string::whole;
-use crate::error::QueryError;
+use crate::error::Result;
 use crate::expression::bounds::ELEMENT_OVERHEAD;
 use crate::expression::operand::Operand;
 use crate::meter::{Meter, push};
@@ -47,7 +47,7 @@ impl RegexKind {
         self,
         pattern: &Operand<'_>,
         options: Option<&Operand<'_>>,
-    ) -> Result<Option<Compiled>, QueryError> {
+    ) -> Result<Option<Compiled>> {
         let name = self.name();
         let (text, own_options) = match pattern.get() {
             None | Some(Bson::Null | Bson::Undefined) => return Ok(None),
@@ -85,7 +85,7 @@ impl RegexKind {
         self.build(text, options).map(Some)
     }
 
-    fn build(self, pattern: &str, options: &str) -> Result<Compiled, QueryError> {
+    fn build(self, pattern: &str, options: &str) -> Result<Compiled> {
         RegexMatcher::new(pattern, options).map_err(|error| match error.code().0 {
             51108 => fail!(51108, "{}: {}", self.name(), error.message()),
             _ => fail!(51111, "Invalid Regex in {}: {}", self.name(), error.message()),
@@ -98,7 +98,7 @@ impl RegexKind {
         input: &Operand<'_>,
         regex: Option<&Compiled>,
         meter: &Meter,
-    ) -> Result<Bson, QueryError> {
+    ) -> Result<Bson> {
         if !input.is_nullish() && input.as_str().is_none() {
             return Err(fail!(51104, "{} needs 'input' to be of type string", self.name()));
         }
@@ -124,7 +124,7 @@ impl RegexKind {
 pub(crate) type Compiled = RegexMatcher;
 
 /// Every match from left to right; an empty match moves the search on by one character.
-fn find_all(regex: &Compiled, text: &str, meter: &Meter) -> Result<Bson, QueryError> {
+fn find_all(regex: &Compiled, text: &str, meter: &Meter) -> Result<Bson> {
     let mut matches = Vec::new();
     let mut charge = meter.charge();
     // `counted` is the byte up to which characters have been counted into `index`.

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use bson::Bson;
 
 use super::{Evaluated, Positional, at_least, exactly};
-use crate::error::QueryError;
+use crate::error::Result;
 use crate::expression::cost;
 use crate::expression::operand::Operand;
 use crate::meter::{Charge, Kept, Meter, push, steps_to_copy};
@@ -30,7 +30,7 @@ pub(super) static OPERATORS: &[Positional] = &[
 ];
 
 /// The elements of one of any number of operands.
-fn operand<'a>(operator: &str, code: i32, arg: &'a Operand<'_>) -> Result<&'a [Bson], QueryError> {
+fn operand<'a>(operator: &str, code: i32, arg: &'a Operand<'_>) -> Result<&'a [Bson]> {
     arg.array(
         code,
         format_args!("All operands of {operator} must be arrays. One argument is of type:"),
@@ -38,11 +38,7 @@ fn operand<'a>(operator: &str, code: i32, arg: &'a Operand<'_>) -> Result<&'a [B
 }
 
 /// The elements of the two operands of an operator that takes two.
-fn both<'a>(
-    operator: &str,
-    codes: [i32; 2],
-    args: &'a [Operand<'_>],
-) -> Result<[&'a [Bson]; 2], QueryError> {
+fn both<'a>(operator: &str, codes: [i32; 2], args: &'a [Operand<'_>]) -> Result<[&'a [Bson]; 2]> {
     let elements = |position: usize, which: &str| {
         args[position].array(
             codes[position],
@@ -61,7 +57,7 @@ fn no_keys(meter: &Meter) -> Keys {
     Kept::new(BTreeSet::new(), meter)
 }
 
-fn keys(operator: &str, elements: &[Bson], charge: &mut Charge) -> Result<Keys, QueryError> {
+fn keys(operator: &str, elements: &[Bson], charge: &mut Charge) -> Result<Keys> {
     let mut keys = no_keys(charge.meter());
     for element in elements {
         charge.meter().step()?;
@@ -81,7 +77,7 @@ fn add_new(
     keys: &mut Keys,
     added: &mut Vec<Bson>,
     charge: &mut Charge,
-) -> Result<(), QueryError> {
+) -> Result<()> {
     for element in elements {
         charge.meter().step()?;
         let key = GroupKey::of(element);

@@ -12,7 +12,7 @@ use super::{
     ByName, Evaluated, Field, Named, Positional, as_i64, at_least, exactly, named_of, optional,
     required, room,
 };
-use crate::error::QueryError;
+use crate::error::Result;
 use crate::expression::bounds::Budget;
 use crate::expression::operand::{Operand, SMALL};
 use crate::meter::{Meter, steps_to_copy};
@@ -100,7 +100,7 @@ fn upper_bytes(text: &str) -> impl Iterator<Item = u8> {
 
 /// A value as the older string operators take it: numbers and dates are written out, nothing is the
 /// empty string.
-fn text<'a>(arg: &'a Operand<'_>) -> Result<Cow<'a, str>, QueryError> {
+fn text<'a>(arg: &'a Operand<'_>) -> Result<Cow<'a, str>> {
     Ok(match arg.get() {
         None | Some(Bson::Null | Bson::Undefined) => Cow::Borrowed(""),
         Some(Bson::String(text) | Bson::Symbol(text) | Bson::JavaScriptCode(text)) => text.into(),
@@ -296,7 +296,7 @@ fn replace(name: &str, args: &[Option<Operand<'_>>], most: usize, meter: &Meter)
 }
 
 /// An index given to `$indexOf…`: a whole number that fits an int and is not negative.
-pub(super) fn index(name: &str, which: &str, arg: &Operand<'_>) -> Result<usize, QueryError> {
+pub(super) fn index(name: &str, which: &str, arg: &Operand<'_>) -> Result<usize> {
     let value = arg.or_null();
     let Some(number) = as_i64(value).filter(|number| i32::try_from(*number).is_ok()) else {
         return Err(fail!(

@@ -4,7 +4,7 @@ use bson::Bson;
 
 use super::string::{index, whole};
 use super::{Evaluated, Positional, between, exactly};
-use crate::error::{QueryError, fail};
+use crate::error::{Result, fail};
 use crate::expression::bounds::Budget;
 use crate::expression::operand::Operand;
 use crate::meter::{Kept, Meter, push, steps_to_copy};
@@ -21,11 +21,7 @@ const NOT_FOUND: Bson = Bson::Int32(-1);
 /// Where to search: haystack, needle, start and end, the last two as given.
 type Search<'a> = (&'a str, &'a str, usize, Option<usize>);
 
-fn search<'a>(
-    name: &str,
-    codes: [i32; 2],
-    args: &'a [Operand<'_>],
-) -> Result<Option<Search<'a>>, QueryError> {
+fn search<'a>(name: &str, codes: [i32; 2], args: &'a [Operand<'_>]) -> Result<Option<Search<'a>>> {
     if args[0].is_nullish() {
         return Ok(None);
     }

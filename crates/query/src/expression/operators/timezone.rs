@@ -3,7 +3,7 @@
 //! The rules of the names are those compiled into the program (the IANA database that `jiff` bundles), so that
 //! answers do not depend on the machine.
 
-use crate::error::QueryError;
+use crate::error::{QueryError, Result};
 use jiff::Timestamp;
 use jiff::tz::TimeZoneDatabase;
 
@@ -19,7 +19,7 @@ impl TimeZone {
     pub(crate) const UTC: Self = Self::Fixed(0);
 
     /// Reads an identifier.
-    pub(crate) fn parse(text: &str) -> Result<Self, QueryError> {
+    pub(crate) fn parse(text: &str) -> Result<Self> {
         if text.starts_with(['+', '-']) {
             return parse_offset(text).map(Self::Fixed).ok_or_else(|| unknown(text));
         }

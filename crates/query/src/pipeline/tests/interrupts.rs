@@ -8,7 +8,7 @@ use bson::{Bson, Document, bson, doc};
 
 use super::environment;
 use super::planning::Patience;
-use crate::error::QueryError;
+use crate::error::Result;
 use crate::expression::{Interrupt, Variables};
 use crate::meter::{Meter, ProcessMemory};
 use crate::pipeline::Pipeline;
@@ -18,7 +18,7 @@ use crate::pipeline::Pipeline;
 struct Heir(Patience, AtomicU32);
 
 impl Interrupt for Heir {
-    fn check(&self) -> Result<(), QueryError> {
+    fn check(&self) -> Result<()> {
         Interrupt::check(&self.0)
     }
 
@@ -57,7 +57,7 @@ fn stages_that_hold_much_leave_it_when_they_are_interrupted() {
 struct Counter(AtomicU32);
 
 impl Interrupt for Counter {
-    fn check(&self) -> Result<(), QueryError> {
+    fn check(&self) -> Result<()> {
         self.0.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
@@ -142,7 +142,7 @@ fn sets_that_are_interrupted_leave_what_they_held() {
 struct Keeper(Patience, Mutex<Vec<Box<dyn Any + Send>>>);
 
 impl Interrupt for Keeper {
-    fn check(&self) -> Result<(), QueryError> {
+    fn check(&self) -> Result<()> {
         self.0.check()
     }
 
