@@ -16,7 +16,7 @@ const PARTS: usize = 1024;
 /// Slots in a part. All parts together take 4 MiB.
 const PART_SLOTS: usize = 512;
 
-/// Applied records that are learnt after a guess was asked for.
+/// Records of others and of loads that are learnt after a guess was asked for.
 const INTEREST: u32 = 1 << 16;
 
 /// Bits of a slot that hold the number of a record. The others tell keys apart that share the slot.
@@ -26,7 +26,7 @@ const RECORD_BITS: u32 = 48;
 /// them; the older guess gives way.
 pub(crate) struct Places {
     parts: Box<[OnceLock<Box<[AtomicU64]>>]>,
-    /// How many more applied records are learnt before a guess is asked for again.
+    /// How many more such records are learnt before a guess is asked for again.
     interest: AtomicU32,
 }
 
@@ -51,9 +51,9 @@ impl Places {
         Some(RecordId(known & ((1 << RECORD_BITS) - 1)))
     }
 
-    /// A record that another member made is under this key. It is learnt while guesses are asked for: the table is larger
-    /// than the cache of a processor, and a follower that applies inserts alone would pay for it in vain.
-    pub(crate) fn learn_applied(&self, key: &[u8], record: RecordId) {
+    /// A record that another member made, or one of a load, is under this key. It is learnt while guesses are asked for:
+    /// the table is larger than the cache of a processor, and a follower that applies inserts alone would pay in vain.
+    pub(crate) fn learn_if_asked(&self, key: &[u8], record: RecordId) {
         let interest = self.interest.load(Ordering::Relaxed);
         if interest > 0 {
             self.interest.store(interest - 1, Ordering::Relaxed);
@@ -125,14 +125,14 @@ mod tests {
     }
 
     #[test]
-    fn applied_records_are_learnt_while_guesses_are_asked_for() {
+    fn records_of_a_load_are_learnt_while_guesses_are_asked_for() {
         let places = Places::default();
-        places.learn_applied(b"a", RecordId(1));
+        places.learn_if_asked(b"a", RecordId(1));
         assert_eq!(places.guess(b"a"), None, "this was the first question");
-        places.learn_applied(b"a", RecordId(2));
+        places.learn_if_asked(b"a", RecordId(2));
         assert_eq!(places.guess(b"a"), Some(RecordId(2)));
-        (0..INTEREST).for_each(|_| places.learn_applied(b"b", RecordId(3)));
-        places.learn_applied(b"c", RecordId(4));
+        (0..INTEREST).for_each(|_| places.learn_if_asked(b"b", RecordId(3)));
+        places.learn_if_asked(b"c", RecordId(4));
         assert_eq!(places.guess(b"c"), None, "many were learnt, and no question came");
     }
 

@@ -249,6 +249,7 @@ impl<'n> Writer<'n> {
         let mut results = Vec::with_capacity(documents.len());
         let mut pending = PendingInserts::default();
         pending.staged.reserve(documents.len().min(MAX_ROOM));
+        pending.is_load = documents.len() >= LOAD;
         pending.entries.reserve(documents.len().min(MAX_ROOM) * collection.indexes.len());
         for (place, (document, keys)) in documents.enumerate() {
             let upsert = self.current_statement();
@@ -337,8 +338,8 @@ impl<'n> Writer<'n> {
             if known.is_none() && only_key_of(index, document, &mut pending.key)? {
                 let entry = index_entry(index, &pending.key, record);
                 if index.is_id() {
-                    match self.is_replaying() {
-                        true => self.node.places().learn_applied(&entry.0, record),
+                    match pending.is_load || self.is_replaying() {
+                        true => self.node.places().learn_if_asked(&entry.0, record),
                         false => self.node.places().learn(&entry.0, record),
                     }
                 }
@@ -712,7 +713,12 @@ struct PendingInserts {
     bytes: usize,
     /// Room for the key of a document.
     key: Vec<u8>,
+    /// Whether they are part of a load of many.
+    is_load: bool,
 }
+
+/// So many documents of one command are a load: most of them are not asked for soon.
+const LOAD: usize = 16;
 
 impl PendingInserts {
     fn add(&mut self, mut staged: Staged) {
