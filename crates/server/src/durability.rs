@@ -191,7 +191,6 @@ fn answer_all(notes: Vec<Note>, result: &Result<(), CommandError>) {
 
 #[cfg(test)]
 mod tests {
-
     use super::*;
 
     #[test]
