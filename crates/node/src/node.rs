@@ -406,15 +406,6 @@ impl Node {
         self.fail_points.lock().machine()
     }
 
-    /// Sees to it that all commits before the call survive the end of the process.
-    ///
-    /// # Errors
-    ///
-    /// If the disk failed, now or earlier. The store takes no more writes then.
-    pub fn write_out(&self) -> Result<()> {
-        Ok(self.store.write_out()?)
-    }
-
     /// Sees to it that all commits up to this one survive the end of the process. Returns how many commits were written for
     /// that: none if they were before.
     ///

@@ -146,10 +146,10 @@ fn many_writes_share_a_call_and_a_sync() {
     let cost = |what: &str, most: u64, operation: &dyn Fn(i64)| {
         // What the store does in the background, such as to make its next file, may fall into one try.
         let tries = (0..TRIES).map(|attempt| {
-            node.write_out().unwrap();
+            node.write_out_through(node.durability().0).unwrap();
             let before = calls.all();
             (attempt * ROUNDS as i64..).take(ROUNDS as usize).for_each(operation);
-            node.write_out().unwrap();
+            node.write_out_through(node.durability().0).unwrap();
             let after = calls.all();
             node.sync_through(node.durability().0).unwrap();
             let shared = calls.all()[2] - after[2];
@@ -168,7 +168,7 @@ fn many_writes_share_a_call_and_a_sync() {
     let many: Vec<_> = (1000..2000).map(document).collect();
     let before = calls.all();
     run(&node, &insert, many);
-    node.write_out().unwrap();
+    node.write_out_through(node.durability().0).unwrap();
     let after = calls.all();
     println!(
         "1,000 documents at once: {} writes, {} bytes",

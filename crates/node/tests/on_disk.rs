@@ -124,10 +124,10 @@ fn a_document_is_written_once_inside_its_entry() {
         run(&node, doc! {"insert": "c", "documents": [document], "$db": "test"});
     };
     insert(0);
-    node.write_out().unwrap();
+    node.write_out_through(node.durability().0).unwrap();
     let before = (journal_bytes(directory.path()), history(&node).len());
     (1..=INSERTS).for_each(insert);
-    node.write_out().unwrap();
+    node.write_out_through(node.durability().0).unwrap();
     let written = journal_bytes(directory.path()) - before.0;
     let entries = &history(&node)[before.1..];
     assert_eq!(entries.len(), INSERTS);

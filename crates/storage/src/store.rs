@@ -102,12 +102,7 @@ pub trait Store: Send + Sync + 'static {
         true
     }
 
-    /// Returns once every commit before the call would survive the end of the process, though not that of the machine.
-    fn write_out(&self) -> Result<(), SyncError> {
-        self.write_out_through(self.last_committed()).map(drop)
-    }
-
-    /// Returns once every commit up to this one would survive the end of the process. Returns how many commits were written
+    /// Returns once every commit up to this one would survive the end of the process, though not that of the machine. Returns how many commits were written
     /// for that: none if they were before.
     fn write_out_through(&self, _: CommitSequence) -> Result<u64, SyncError> {
         Ok(0)

@@ -152,7 +152,7 @@ proptest! {
                             next += 1;
                         }
                     }
-                    Step::WriteOut => store.write_out().unwrap(),
+                    Step::WriteOut => drop(store.write_out_through(store.last_committed()).unwrap()),
                     Step::Sync => {
                         store.sync_through(store.last_committed()).unwrap();
                         promised = next;
@@ -244,7 +244,7 @@ fn three_and_one() -> (tempfile::TempDir, SimulatedFiles) {
         store.sync_through(store.last_committed()).unwrap();
     }
     write(&store, 3);
-    store.write_out().unwrap();
+    store.write_out_through(store.last_committed()).unwrap();
     let kept = files.crash(|| Fate::Kept);
     drop(store);
     (directory, kept)
@@ -454,10 +454,10 @@ fn after_a_failed_write_writes_stop() {
     let files = SimulatedFiles::new();
     let store = open(&files, directory.path()).unwrap();
     write(&store, 0);
-    store.write_out().unwrap();
+    store.write_out_through(store.last_committed()).unwrap();
     files.fail_writes(true);
     store.commit(Batch::new()).unwrap();
-    assert!(matches!(store.write_out(), Err(SyncError::Failed(_))));
+    assert!(matches!(store.write_out_through(store.last_committed()), Err(SyncError::Failed(_))));
     files.fail_writes(false);
     assert!(matches!(store.commit(Batch::new()), Err(CommitError::Poisoned)));
     assert!(matches!(store.sync_through(store.last_committed()), Err(SyncError::Poisoned)));
@@ -504,7 +504,7 @@ fn commits_that_are_written_out_survive_the_end_of_the_process() {
     for number in 0..4 {
         write(&store, number);
     }
-    store.write_out().unwrap();
+    store.write_out_through(store.last_committed()).unwrap();
     assert_eq!(survivors(), [0, 1, 2, 3]);
     write(&store, 4);
     assert_eq!(numbers(&store), [0, 1, 2, 3, 4], "a reader of the log finds what was gathered");

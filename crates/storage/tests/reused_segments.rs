@@ -36,7 +36,7 @@ fn put(store: &DiskStore, number: u64, value: Vec<u8>) {
     let mut batch = Batch::new();
     batch.insert(keyspace(store), &number.to_be_bytes(), value);
     store.commit(batch).unwrap();
-    store.write_out().unwrap();
+    store.write_out_through(store.last_committed()).unwrap();
 }
 
 /// The numbers of the keys, and the lengths of the values.

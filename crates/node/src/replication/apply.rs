@@ -484,7 +484,7 @@ impl Touched {
         match entry.operation {
             LoggedOperation::Noop => return Ok(true),
             LoggedOperation::Insert if !self.notes_documents => {
-                return Ok(!entry.has_session() || self.admit_write_of_session(entry)?);
+                return Ok(!entry.has_session || self.admit_write_of_session(entry)?);
             }
             LoggedOperation::Insert | LoggedOperation::Update | LoggedOperation::Delete => {}
             LoggedOperation::Command | LoggedOperation::Unknown => {

@@ -21,7 +21,7 @@ pub(crate) struct LoggedEntry {
     pub(crate) position: OpTimeAndWallTime,
     pub(super) operation: LoggedOperation,
     /// Whether it belongs to a session.
-    has_session: bool,
+    pub(super) has_session: bool,
     /// Where `ns` and `o` are; empty if they are not there.
     namespace: Range<usize>,
     object: Range<usize>,
@@ -45,11 +45,10 @@ impl LoggedEntry {
     ///
     /// If it has no position.
     pub(super) fn read(entry: &RawDocument) -> Result<Self> {
-        let entry = Bytes::from(entry.as_bytes());
-        let document = RawDocument::from_bytes(&entry).map_err(|_| damaged("o"))?;
+        let entry = DocumentBytes::from(entry);
         let [mut time, mut term, mut wall, mut operation, mut namespace, mut object] = [None; 6];
         let mut has_session = false;
-        for field in raw_fields(document) {
+        for field in raw_fields(&entry) {
             let place = match field.key() {
                 b"ts" => &mut time,
                 b"t" => &mut term,
@@ -69,7 +68,7 @@ impl LoggedEntry {
         let within = |part: Option<&[u8]>| {
             let part = part.unwrap_or_default();
             // An empty part need not lie within the entry.
-            let start = (part.as_ptr() as usize).wrapping_sub(entry.as_ptr() as usize);
+            let start = (part.as_ptr() as usize).wrapping_sub(entry.as_bytes().as_ptr() as usize);
             if part.is_empty() { 0..0 } else { start..start + part.len() }
         };
         let namespace = within(namespace.and_then(|field| field.text()).map(str::as_bytes));
@@ -82,13 +81,7 @@ impl LoggedEntry {
             Some("n") => LoggedOperation::Noop,
             _ => LoggedOperation::Unknown,
         };
-        let entry = DocumentBytes::stored(entry)?;
         Ok(Self { entry, position, operation, has_session, namespace, object })
-    }
-
-    /// Whether a session wrote it.
-    pub(super) fn has_session(&self) -> bool {
-        self.has_session
     }
 
     /// The collection or the database that it is about; empty if it is about none.

@@ -114,7 +114,7 @@ impl Writer<'_> {
             return Ok(true);
         }
         let Some(entry) = self.take_replayed() else { return Ok(false) };
-        if entry.has_session() {
+        if entry.has_session {
             self.replay_session(batch, &entry, entry.position)?;
         }
         self.put_entry(batch, entry.bytes(), entry.position, undo, collection);
