@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bson::{RawDocument, RawDocumentBuf};
 use quorate_protocol::{MonotonicTime, Timestamp};
-use quorate_wire::append_item_name;
+use quorate_wire::{FieldWriter, append_item, close_document, open_document};
 
 use crate::change_stream::ChangeStream;
 use crate::error::{CommandError, Result};
@@ -16,7 +16,6 @@ use crate::finder::InterruptSlot;
 use crate::generator::Generator;
 use crate::namespace::Namespace;
 use crate::node::Node;
-use crate::raw_writing::{close, element};
 use crate::records::DocumentBytes;
 use crate::sessions::SessionId;
 use crate::tail::Tail;
@@ -83,13 +82,9 @@ const CURSOR_AT: usize = 4 + 1 + "cursor\0".len();
 impl CursorBatch {
     fn new(name: BatchName) -> Self {
         let mut reply = Vec::with_capacity(512);
-        reply.extend([0; 4]);
-        reply.push(element::DOCUMENT);
-        reply.extend(b"cursor\0");
-        reply.extend([0; 4]);
-        reply.push(element::ARRAY);
-        reply.extend(name.bytes());
-        reply.extend([0; 4]);
+        open_document(&mut reply);
+        FieldWriter::new(&mut reply).open("cursor");
+        FieldWriter::new(&mut reply).open_array(name.text());
         Self { reply, count: 0, exhausted: false, resume_token: None }
     }
 
@@ -105,10 +100,7 @@ impl CursorBatch {
 
     fn push(&mut self, document: &[u8]) {
         self.reply.reserve(document.len() + 24);
-        self.reply.push(element::DOCUMENT);
-        append_item_name(&mut self.reply, self.count);
-        self.reply.push(0);
-        self.reply.extend_from_slice(document);
+        append_item(&mut self.reply, self.count, document);
         self.count += 1;
     }
 
@@ -122,44 +114,28 @@ impl CursorBatch {
         time: Option<Timestamp>,
     ) -> Result<RawDocumentBuf> {
         let mut reply = self.reply;
-        let batch_at = CURSOR_AT + 4 + 1 + name.bytes().len();
-        reply.push(0);
-        close(&mut reply, batch_at);
-        reply.push(element::INT64);
-        reply.extend(b"id\0");
-        reply.extend(id.to_le_bytes());
-        reply.push(element::STRING);
-        reply.extend(b"ns\0");
-        let length: usize = namespace.iter().map(|part| part.len()).sum();
-        reply.extend((length as i32 + 1).to_le_bytes());
-        namespace.iter().for_each(|part| reply.extend(part.as_bytes()));
-        reply.push(0);
+        close_document(&mut reply, CURSOR_AT + 4 + 1 + name.text().len() + 1);
+        let mut cursor = FieldWriter::new(&mut reply);
+        cursor.int64("id", id);
+        cursor.text("ns", namespace);
         if let Some(token) = &self.resume_token {
-            reply.push(element::DOCUMENT);
-            reply.extend(b"postBatchResumeToken\0");
-            reply.extend(bson::rawdoc! { "_data": token.as_str() }.as_bytes());
+            cursor.document("postBatchResumeToken", |fields| fields.text("_data", &[token]));
         }
         if let Some(time) = time {
-            reply.push(element::TIMESTAMP);
-            reply.extend(b"atClusterTime\0");
-            reply.extend(time.as_u64().to_le_bytes());
+            cursor.timestamp("atClusterTime", time);
         }
-        reply.push(0);
-        close(&mut reply, CURSOR_AT);
-        reply.push(element::DOUBLE);
-        reply.extend(b"ok\0");
-        reply.extend(1.0_f64.to_le_bytes());
-        reply.push(0);
-        close(&mut reply, REPLY_AT);
+        close_document(&mut reply, CURSOR_AT);
+        FieldWriter::new(&mut reply).double("ok", 1.0);
+        close_document(&mut reply, REPLY_AT);
         Ok(RawDocumentBuf::from_bytes(reply)?)
     }
 }
 
 impl BatchName {
-    fn bytes(self) -> &'static [u8] {
+    fn text(self) -> &'static str {
         match self {
-            Self::First => b"firstBatch\0",
-            Self::Next => b"nextBatch\0",
+            Self::First => "firstBatch",
+            Self::Next => "nextBatch",
         }
     }
 }

@@ -43,7 +43,6 @@ mod places;
 mod plan;
 mod profile;
 mod protected;
-mod raw_writing;
 mod record_scan;
 mod records;
 mod repeated_fields;

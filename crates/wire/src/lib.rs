@@ -22,6 +22,7 @@ mod op_msg;
 mod op_query;
 mod op_reply;
 mod raw_fields;
+mod raw_writer;
 pub mod replica_set;
 
 pub use command_error::command_error;
@@ -48,4 +49,7 @@ pub use op_msg::{DocumentSequence, Documents, MAX_DOCUMENT_SEQUENCES, MsgFlags, 
 pub use op_query::{OpQuery, QueryFlags};
 pub use op_reply::{OpReply, ReplyFlags};
 pub use quorate_protocol::{CommandError, WriteConcernError};
-pub use raw_fields::{RawField, append_item_name, find_field, find_fields, raw_fields};
+pub use raw_fields::{RawField, find_field, find_fields, raw_fields};
+pub use raw_writer::{
+    AROUND_ITEM, FieldWriter, append_item, close_document, open_document, raw_document,
+};

@@ -8,16 +8,16 @@ use bson::raw::RawDocument;
 use bson::{DateTime, Timestamp};
 use quorate_protocol::bson_length::value_length;
 
-const DOUBLE: u8 = 0x01;
-const STRING: u8 = 0x02;
-const DOCUMENT: u8 = 0x03;
-const ARRAY: u8 = 0x04;
+pub(crate) const DOUBLE: u8 = 0x01;
+pub(crate) const STRING: u8 = 0x02;
+pub(crate) const DOCUMENT: u8 = 0x03;
+pub(crate) const ARRAY: u8 = 0x04;
 const BINARY: u8 = 0x05;
-const BOOLEAN: u8 = 0x08;
-const DATE: u8 = 0x09;
-const INT32: u8 = 0x10;
-const TIMESTAMP: u8 = 0x11;
-const INT64: u8 = 0x12;
+pub(crate) const BOOLEAN: u8 = 0x08;
+pub(crate) const DATE: u8 = 0x09;
+pub(crate) const INT32: u8 = 0x10;
+pub(crate) const TIMESTAMP: u8 = 0x11;
+pub(crate) const INT64: u8 = 0x12;
 
 /// One field, its value not read yet.
 #[derive(Clone, Copy, Debug)]
@@ -57,7 +57,7 @@ pub fn raw_fields(document: &RawDocument) -> impl Iterator<Item = RawField<'_>> 
 }
 
 /// Appends the name of an item of an array: its place in decimal digits, without the zero that ends a name.
-pub fn append_item_name(out: &mut Vec<u8>, mut place: usize) {
+pub(crate) fn append_item_name(out: &mut Vec<u8>, mut place: usize) {
     let mut digits = [0; 20];
     let mut start = digits.len();
     loop {
@@ -121,13 +121,28 @@ impl<'a> RawField<'a> {
         RawDocument::from_bytes(self.of_kind(ARRAY)?).ok()
     }
 
+    /// The documents of an array that holds nothing else.
+    pub fn documents(&self) -> Option<Vec<&'a RawDocument>> {
+        let mut fields = RawFields::of(self.array()?);
+        let documents = fields.by_ref().map(|field| field.document()).collect();
+        fields.is_at_end().then_some(documents)?
+    }
+
+    /// The value, if it is a boolean.
+    pub fn boolean(&self) -> Option<bool> {
+        Some(*self.of_kind(BOOLEAN)?.first()? != 0)
+    }
+
+    /// The value, if it is a double.
+    pub fn double(&self) -> Option<f64> {
+        Some(f64::from_le_bytes(*self.of_kind(DOUBLE)?.first_chunk()?))
+    }
+
     /// Whether it is `true` or a number that is not zero, of the types that servers use.
     pub(crate) fn is_true(&self) -> bool {
         match self.kind {
             BOOLEAN | INT32 | INT64 => self.value.iter().any(|&byte| byte != 0),
-            DOUBLE => {
-                self.value.first_chunk().is_some_and(|&bytes| f64::from_le_bytes(bytes) != 0.0)
-            }
+            DOUBLE => self.double().is_some_and(|number| number != 0.0),
             _ => false,
         }
     }
@@ -145,6 +160,19 @@ pub(crate) struct RawFields<'a> {
 impl<'a> RawFields<'a> {
     pub(crate) fn of(document: &'a RawDocument) -> Self {
         Self { rest: document.as_bytes().get(4..).unwrap_or_default() }
+    }
+
+    /// The next field, if it has this name: its name is compared, not searched for its end.
+    pub(crate) fn next_of(&mut self, name: &str) -> Option<RawField<'a>> {
+        let (&kind, rest) = self.rest.split_first()?;
+        let (key, rest) = rest.split_at_checked(name.len())?;
+        if key != name.as_bytes() {
+            return None;
+        }
+        let rest = rest.strip_prefix(&[0])?;
+        let (value, rest) = rest.split_at_checked(value_length(kind, rest)?)?;
+        self.rest = rest;
+        Some(RawField { kind, key, value })
     }
 
     /// Whether nothing but the end of the document is left.
@@ -219,6 +247,23 @@ mod tests {
         assert!(fields.next().is_none());
         assert!(!fields.is_at_end());
         assert!(find_field(&document, "b").is_none());
+    }
+
+    #[test]
+    fn documents_are_those_of_an_array_of_nothing_else() {
+        let document = rawdoc! { "all": [{ "a": 1 }, {}], "none": [], "mixed": [{}, 1], "no": {} };
+        let [all, none, mixed, no] = find_fields(&document, ["all", "none", "mixed", "no"]);
+        let documents = all.unwrap().documents().unwrap();
+        assert_eq!(documents, [&*rawdoc! { "a": 1 }, &*rawdoc! {}]);
+        assert_eq!(none.unwrap().documents(), Some(Vec::new()));
+        assert_eq!(mixed.unwrap().documents(), None);
+        assert_eq!(no.unwrap().documents(), None);
+        // An item whose length does not fit ends the array too early.
+        let mut bytes = rawdoc! { "all": [{ "a": 1 }, {}] }.into_bytes();
+        let last = bytes.len() - 7;
+        bytes[last..last + 4].copy_from_slice(&1000_i32.to_le_bytes());
+        let damaged = RawDocumentBuf::from_bytes(bytes).unwrap();
+        assert_eq!(find_field(&damaged, "all").unwrap().documents(), None);
     }
 
     #[test]

@@ -10,9 +10,9 @@ mod read;
 
 pub use config::{config_document, parse_config};
 pub use messages::{
-    append_optime, heartbeat_reply_document, heartbeat_request_document, optime_document,
-    parse_heartbeat_reply, parse_heartbeat_request, parse_optime, parse_position_report,
-    parse_vote_reply, parse_vote_request, position_report_body, read_optime, read_position_report,
+    heartbeat_reply_document, heartbeat_request_document, optime_document, parse_heartbeat_reply,
+    parse_heartbeat_request, parse_optime, parse_position_report, parse_vote_reply,
+    parse_vote_request, position_report_body, read_optime, read_position_report,
     vote_reply_document, vote_request_document,
 };
 pub use read::ReplicaSetDocumentError;

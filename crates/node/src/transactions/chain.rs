@@ -19,13 +19,14 @@ use bson::{Binary, Document, RawBsonRef, RawDocument, RawDocumentBuf, rawdoc};
 use quorate_protocol::{OpTime, OpTimeAndWallTime, Term};
 use quorate_storage::key::RecordId;
 use quorate_storage::{Batch, Direction};
-use quorate_wire::{timestamp_from, to_bson_date_time, to_bson_timestamp};
+use quorate_wire::{
+    AROUND_ITEM, raw_document, timestamp_from, to_bson_date_time, to_bson_timestamp,
+};
 
 use super::rows::{SessionRow, number_key};
 use super::stage::Stage;
 use crate::error::{CommandError, Result};
 use crate::node::Node;
-use crate::raw_writing::document_with_array;
 use crate::records::{DocumentBytes, EMPTY_DOCUMENT, parse_record};
 use crate::replication::{entry_position, object_of, session_in};
 use crate::sessions::SessionId;
@@ -91,7 +92,7 @@ impl Writer<'_> {
         let mut index = 0;
         for (place, chunk) in chunks.iter().enumerate() {
             let chunk_operations = chunk.iter().map(|(operation, _)| &**operation);
-            let mut object = document_with_array(b"applyOps\0", chunk_operations)?;
+            let mut object = document_with_array("applyOps", chunk_operations);
             if place < last {
                 object.append(cstr!("partialTxn"), true);
             } else if last > 0 {
@@ -156,7 +157,7 @@ impl Writer<'_> {
     ) -> Result<RawDocumentBuf> {
         let nothing = RawDocument::from_bytes(&EMPTY_DOCUMENT)?;
         let steps = operations.iter().map(|(_, undo)| undo.as_deref().unwrap_or(nothing));
-        let mut row = document_with_array(b"transaction\0", steps)?;
+        let mut row = document_with_array("transaction", steps);
         if let Some(session) = session
             && let Some(before) = self.session_row(session)?
         {
@@ -343,6 +344,18 @@ fn broken(why: &str) -> CommandError {
         INTERNAL_ERROR,
         "the entries of a transaction do not fit together: {why}; resync this member"
     )
+}
+
+/// Room for the fields that a document with an array gets besides it.
+const MORE_FIELDS: usize = 64;
+
+/// A document whose only field is an array of documents.
+fn document_with_array<'d>(
+    name: &str,
+    documents: impl Iterator<Item = &'d RawDocument> + Clone,
+) -> RawDocumentBuf {
+    let size: usize = documents.clone().map(|item| item.as_bytes().len() + AROUND_ITEM).sum();
+    raw_document(size + name.len() + MORE_FIELDS, |fields| fields.raw_documents(name, documents))
 }
 
 fn chunks(operations: &[Undoable], limit: usize) -> Vec<&[Undoable]> {

@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use bson::{Document, RawDocumentBuf};
 use quorate_protocol::ServerAddress;
-use quorate_wire::{DecodeError, Decoder, EncodeError, MsgFlags, MsgWriter, Payload, RequestId};
+use quorate_wire::{
+    DecodeError, Decoder, EncodeError, MsgFlags, MsgWriter, Payload, RequestId, find_field,
+};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::dialer::Dialer;
@@ -137,12 +139,8 @@ impl Client {
 
 /// The reply, if it is no refusal.
 pub(super) fn check(body: RawDocumentBuf) -> Result<RawDocumentBuf, ClientError> {
-    let ok = match body.get("ok") {
-        Ok(Some(bson::RawBsonRef::Double(ok))) => ok == 1.0,
-        Ok(Some(bson::RawBsonRef::Int32(ok))) => ok == 1,
-        _ => false,
-    };
-    if ok {
+    let ok = find_field(&body, "ok");
+    if ok.is_some_and(|ok| ok.double() == Some(1.0) || ok.int32() == Some(1)) {
         return Ok(body);
     }
     let code = body.get_i32("code").unwrap_or(1);

@@ -23,9 +23,12 @@ pub(super) const COMMAND_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Returns once the newest of these entries is old enough for a delayed member.
 pub(super) fn wait_until_old_enough(entries: &[RawDocumentBuf], delay: Duration, clock: &Clock) {
+    if delay.is_zero() {
+        return;
+    }
     let Some(Ok(last)) = entries.last().map(|entry| entry_position(entry)) else { return };
     let release = last.wall_time.as_millis().saturating_add(delay.as_millis() as i64);
-    while !delay.is_zero() {
+    loop {
         let left = release - clock.now().wall.as_millis();
         match u64::try_from(left) {
             Ok(left) if left > 0 => std::thread::sleep(Duration::from_millis(left)),

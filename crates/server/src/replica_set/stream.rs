@@ -4,16 +4,16 @@
 //! soon as it is written, and its commit point, term and rollback id in `$replData` with it.
 //! docs/replication-rules.md#sync-source.
 
-use bson::raw::cstr;
-use bson::spec::ElementType;
-use bson::{Document, RawBsonRef, RawDocument, RawDocumentBuf, doc, rawdoc};
+use bson::{Document, RawDocument, RawDocumentBuf, doc};
 use quorate_member::SentBatch;
 use quorate_node::CommandBody;
 use quorate_node::entry_position;
 use quorate_protocol::{OpTime, OpTimeAndWallTime, Term};
 use quorate_replication::FetchedBatch;
-use quorate_wire::replica_set::{append_optime, optime_document, parse_optime, read_optime};
-use quorate_wire::{append_item_name, to_bson_date_time, to_bson_timestamp};
+use quorate_wire::replica_set::{optime_document, parse_optime, read_optime};
+use quorate_wire::{
+    AROUND_ITEM, RawField, find_field, find_fields, raw_document, to_bson_timestamp,
+};
 
 /// The command that starts a stream at an entry.
 pub(super) fn find_command(after: OpTime, term: Term) -> Document {
@@ -44,110 +44,86 @@ pub(super) fn wanted(command: &CommandBody) -> Option<OpTime> {
 /// One message of the stream. Its entries are copied once, into a buffer that has room for all.
 pub(super) fn batch_document(batch: &SentBatch) -> RawDocumentBuf {
     let SentBatch { entries, facts } = batch;
-    let (previous, last) = (facts.previous, facts.source_last);
-    let mut data = rawdoc! { "term": facts.term.0, "rbid": facts.rollback_id };
-    data.append(cstr!("isPrimary"), facts.source_is_primary);
-    append_optime(&mut data, cstr!("lastOpCommitted"), facts.commit_point.op_time);
-    data.append(cstr!("lastCommittedWall"), to_bson_date_time(facts.commit_point.wall_time));
-    append_optime(&mut data, cstr!("lastOpVisible"), last.op_time);
-    data.append(cstr!("lastVisibleWall"), to_bson_date_time(last.wall_time));
-    append_optime(&mut data, cstr!("oldest"), facts.source_oldest);
-    if let Some(previous) = previous {
-        append_optime(&mut data, cstr!("previous"), previous);
-    }
-    let bytes: usize = entries.iter().map(|entry| entry.as_bytes().len() + AROUND_ENTRY).sum();
-    let mut body = Vec::with_capacity(bytes + data.as_bytes().len() + AROUND_BATCH);
-    let whole = open(&mut body);
-    name(&mut body, ElementType::EmbeddedDocument, "cursor");
-    let cursor = open(&mut body);
-    name(&mut body, ElementType::Int64, "id");
-    body.extend(1_i64.to_le_bytes());
-    name(&mut body, ElementType::String, "ns");
-    body.extend((OPLOG.len() as i32 + 1).to_le_bytes());
-    body.extend(OPLOG.as_bytes());
-    body.push(0);
-    let batch_name = if previous.is_none() { "firstBatch" } else { "nextBatch" };
-    name(&mut body, ElementType::Array, batch_name);
-    let batch = open(&mut body);
-    for (number, entry) in entries.iter().enumerate() {
-        body.push(ElementType::EmbeddedDocument as u8);
-        append_item_name(&mut body, number);
-        body.push(0);
-        body.extend(entry.as_bytes());
-    }
-    close(&mut body, batch);
-    close(&mut body, cursor);
-    name(&mut body, ElementType::EmbeddedDocument, "$replData");
-    body.extend(data.as_bytes());
-    name(&mut body, ElementType::Double, "ok");
-    body.extend(1.0_f64.to_le_bytes());
-    close(&mut body, whole);
-    RawDocumentBuf::from_bytes(body).unwrap_or_default()
+    let bytes: usize = entries.iter().map(|entry| entry.as_bytes().len() + AROUND_ITEM).sum();
+    let batch_name = if facts.previous.is_none() { "firstBatch" } else { "nextBatch" };
+    raw_document(bytes + AROUND_BATCH, |fields| {
+        fields.document("cursor", |cursor| {
+            cursor.int64("id", 1);
+            cursor.text("ns", &["local.oplog.rs"]);
+            cursor.raw_documents(batch_name, entries.iter().map(|entry| &**entry));
+        });
+        fields.document("$replData", |data| {
+            data.int64("term", facts.term.0);
+            data.int32("rbid", facts.rollback_id);
+            data.boolean("isPrimary", facts.source_is_primary);
+            data.op_time("lastOpCommitted", facts.commit_point.op_time);
+            data.date("lastCommittedWall", facts.commit_point.wall_time);
+            data.op_time("lastOpVisible", facts.source_last.op_time);
+            data.date("lastVisibleWall", facts.source_last.wall_time);
+            data.op_time("oldest", facts.source_oldest);
+            if let Some(previous) = facts.previous {
+                data.op_time("previous", previous);
+            }
+        });
+        fields.double("ok", 1.0);
+    })
 }
 
-/// What an entry takes besides its bytes: a type, a number of four digits and its end.
-const AROUND_ENTRY: usize = 6;
-
-/// What a batch takes besides its entries and `$replData`, and some room.
-const AROUND_BATCH: usize = 128;
-
-const OPLOG: &str = "local.oplog.rs";
-
-/// Begins a document or an array, and tells where.
-fn open(body: &mut Vec<u8>) -> usize {
-    body.extend([0; 4]);
-    body.len() - 4
-}
-
-/// Ends what was begun there.
-fn close(body: &mut Vec<u8>, at: usize) {
-    body.push(0);
-    let length = (body.len() - at) as i32;
-    body[at..at + 4].copy_from_slice(&length.to_le_bytes());
-}
-
-fn name(body: &mut Vec<u8>, kind: ElementType, name: &str) {
-    body.push(kind as u8);
-    body.extend(name.as_bytes());
-    body.push(0);
-}
+/// What a batch takes besides its entries, about.
+const AROUND_BATCH: usize = 512;
 
 /// Reads a message of the stream; none if it is no such message.
 pub(super) fn parse_batch(body: &RawDocument) -> Option<SentBatch> {
-    let cursor = body.get_document("cursor").ok()?;
-    let batch = cursor.get_array("firstBatch").or_else(|_| cursor.get_array("nextBatch")).ok()?;
-    let mut entries = Vec::new();
-    for item in batch {
-        let RawBsonRef::Document(entry) = item.ok()? else { return None };
-        entries.push(entry.to_owned());
-    }
-    let data = body.get_document("$replData").ok()?;
-    let position = |op_time: &str, wall: Option<&str>| -> Option<OpTimeAndWallTime> {
-        let op_time = read_optime(data.get_document(op_time).ok()?)?;
-        let wall = wall.and_then(|name| data.get_datetime(name).ok());
+    let [cursor, data] = find_fields(body, ["cursor", "$replData"]);
+    let (cursor, data) = (cursor?.document()?, data?.document()?);
+    let batch = find_field(cursor, "firstBatch").or_else(|| find_field(cursor, "nextBatch"))?;
+    let entries: Vec<_> = batch.documents()?.into_iter().map(RawDocument::to_owned).collect();
+    let position =
+        |entry: Option<&RawDocumentBuf>| entry.map(|entry| entry_position(entry)).transpose().ok();
+    let first = position(entries.first())?;
+    let last = if entries.len() == 1 { first } else { position(entries.last())? };
+    let [
+        term,
+        rollback_id,
+        is_primary,
+        committed,
+        committed_wall,
+        visible,
+        visible_wall,
+        oldest,
+        previous,
+    ] = find_fields(data, REPLICATION_DATA);
+    let op_time = |field: Option<RawField<'_>>| read_optime(field?.document()?);
+    let at = |op_time_of, wall: Option<RawField<'_>>| -> Option<OpTimeAndWallTime> {
+        let wall = wall.and_then(|wall| wall.date_time());
         let wall_time = wall.map(quorate_wire::date_time_from).unwrap_or_default();
-        Some(OpTimeAndWallTime { op_time, wall_time })
+        Some(OpTimeAndWallTime { op_time: op_time(op_time_of)?, wall_time })
     };
-    let previous = position("previous", None);
-    let first = entries.first().map(|entry| entry_position(entry)).transpose().ok()?;
-    let last = entries.last().map(|entry| entry_position(entry)).transpose().ok()?;
     let facts = FetchedBatch {
         first: first.map(|first| first.op_time),
-        previous: previous.map(|previous| previous.op_time),
+        previous: op_time(previous),
         last,
-        source_oldest: position("oldest", None)?.op_time,
-        source_last: position("lastOpVisible", Some("lastVisibleWall"))?,
-        commit_point: position("lastOpCommitted", Some("lastCommittedWall"))?,
-        term: Term(data.get_i64("term").ok()?),
-        source_is_primary: data.get_bool("isPrimary").ok()?,
-        rollback_id: data.get_i32("rbid").ok()?,
+        source_oldest: op_time(oldest)?,
+        source_last: at(visible, visible_wall)?,
+        commit_point: at(committed, committed_wall)?,
+        term: Term(term?.int64()?),
+        source_is_primary: is_primary?.boolean()?,
+        rollback_id: rollback_id?.int32()?,
     };
     Some(SentBatch { entries, facts })
 }
 
+/// The fields of `$replData`, in their order.
+const REPLICATION_DATA: [&str; 9] = [
+    "term", "rbid", "isPrimary", "lastOpCommitted", "lastCommittedWall", "lastOpVisible",
+    "lastVisibleWall", "oldest", "previous",
+];
+
 #[cfg(test)]
 mod tests {
+    use bson::rawdoc;
     use quorate_protocol::{Timestamp, WallTime};
+    use quorate_wire::to_bson_date_time;
 
     use super::*;
 

@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use bson::raw::{CStr, RawArrayBuf, RawDocumentBuf, cstr};
-use bson::{Document, RawDocument, doc, rawdoc};
+use bson::{Document, RawDocument, RawDocumentBuf, doc};
 use quorate_protocol::{
     ConfigVersion, ElectionReason, HeartbeatReply, HeartbeatRequest, MemberId, MemberPosition,
     MemberState, OpTime, OpTimeAndWallTime, PositionReport, Term, Veto, VoteReply, VoteRequest,
@@ -16,7 +15,8 @@ use crate::conversions::{
     to_bson_timestamp,
 };
 use crate::field::FieldError;
-use crate::raw_fields::{RawFields, find_field};
+use crate::raw_fields::RawFields;
+use crate::raw_writer::raw_document;
 
 type Read<T> = Result<T, ReplicaSetDocumentError>;
 
@@ -28,12 +28,6 @@ const NONE: i64 = -1;
 /// `{ts, t}`.
 pub fn optime_document(op_time: OpTime) -> Document {
     doc! { "ts": to_bson_timestamp(op_time.timestamp), "t": op_time.term }
-}
-
-/// Adds `{ts, t}` under a name.
-pub fn append_optime(document: &mut RawDocumentBuf, name: &CStr, op_time: OpTime) {
-    let value = rawdoc! { "ts": to_bson_timestamp(op_time.timestamp), "t": op_time.term };
-    document.append(name, value);
 }
 
 /// Reads `{ts, t}`.
@@ -295,86 +289,62 @@ fn parse_veto(document: &Document) -> Read<Veto> {
 /// The command `replSetUpdatePosition`, encoded. A report goes with every group of writes, so that no
 /// document is built for it.
 pub fn position_report_body(report: &PositionReport) -> RawDocumentBuf {
-    let mut positions = RawArrayBuf::new();
-    for position in &report.positions {
-        let mut document = RawDocumentBuf::new();
-        append_optime(&mut document, cstr!("durableOpTime"), position.durable.op_time);
-        document.append(cstr!("durableWallTime"), to_bson_date_time(position.durable.wall_time));
-        append_optime(&mut document, cstr!("appliedOpTime"), position.applied.op_time);
-        document.append(cstr!("appliedWallTime"), to_bson_date_time(position.applied.wall_time));
-        append_optime(&mut document, cstr!("writtenOpTime"), position.written.op_time);
-        document.append(cstr!("writtenWallTime"), to_bson_date_time(position.written.wall_time));
-        document.append(cstr!("memberId"), position.member.0);
-        document.append(cstr!("cfgver"), position.config_version);
-        positions.push(document);
-    }
-    let mut body = rawdoc! { "replSetUpdatePosition": 1 };
-    body.append(cstr!("optimes"), positions);
-    body.append(cstr!("$replData"), rawdoc! { "term": report.term.0 });
-    body.append(cstr!("$db"), "admin");
-    body
+    raw_document(report.positions.len() * POSITION_BYTES + 128, |fields| {
+        fields.int32("replSetUpdatePosition", 1);
+        fields.documents("optimes", &report.positions, |fields, position| {
+            fields.op_time("durableOpTime", position.durable.op_time);
+            fields.date("durableWallTime", position.durable.wall_time);
+            fields.op_time("appliedOpTime", position.applied.op_time);
+            fields.date("appliedWallTime", position.applied.wall_time);
+            fields.op_time("writtenOpTime", position.written.op_time);
+            fields.date("writtenWallTime", position.written.wall_time);
+            fields.int32("memberId", position.member.0);
+            fields.int64("cfgver", position.config_version);
+        });
+        fields.document("$replData", |fields| fields.int64("term", report.term.0));
+        fields.text("$db", &["admin"]);
+    })
 }
+
+/// What the position of one member takes in a report, about.
+const POSITION_BYTES: usize = 256;
 
 /// Reads a report as [`position_report_body`] makes it; none if this is another command, or a report of
 /// another shape, which [`parse_position_report`] reads or refuses.
 pub fn read_position_report(body: &RawDocument) -> Option<PositionReport> {
     let mut fields = RawFields::of(body);
-    if fields.next()?.key() != b"replSetUpdatePosition" {
-        return None;
-    }
-    let (mut positions, mut term) = (None, None);
-    for field in fields.by_ref() {
-        match field.key() {
-            b"optimes" => positions = Some(read_positions(field.array()?)?),
-            b"$replData" => term = find_field(field.document()?, "term")?.int64(),
-            _ => {}
-        }
-    }
-    let (positions, term) = (positions?, Term(term?));
-    fields.is_at_end().then_some(PositionReport { term, positions })
-}
-
-fn read_positions(array: &RawDocument) -> Option<Vec<MemberPosition>> {
-    let mut fields = RawFields::of(array);
-    let positions = fields.by_ref().map(|field| read_position(field.document()?)).collect();
-    fields.is_at_end().then_some(positions)?
+    fields.next_of("replSetUpdatePosition")?;
+    let positions = fields.next_of("optimes")?.documents()?;
+    let positions = positions.into_iter().map(read_position).collect::<Option<_>>()?;
+    let term = fields.next_of("$replData")?.document()?;
+    let term = RawFields::of(term).next_of("term")?.int64()?;
+    fields.next_of("$db")?;
+    fields.is_at_end().then_some(PositionReport { term: Term(term), positions })
 }
 
 fn read_position(document: &RawDocument) -> Option<MemberPosition> {
-    let none = OpTimeAndWallTime::default();
-    let (mut written, mut applied, mut durable) = (none, none, none);
-    let (mut member, mut config_version) = (None, 0);
     let mut fields = RawFields::of(document);
-    for field in fields.by_ref() {
-        let wall_time = || field.date_time().map(date_time_from);
-        match field.key() {
-            b"durableOpTime" => durable.op_time = read_optime(field.document()?)?,
-            b"appliedOpTime" => applied.op_time = read_optime(field.document()?)?,
-            b"writtenOpTime" => written.op_time = read_optime(field.document()?)?,
-            b"durableWallTime" => durable.wall_time = wall_time()?,
-            b"appliedWallTime" => applied.wall_time = wall_time()?,
-            b"writtenWallTime" => written.wall_time = wall_time()?,
-            b"memberId" => member = field.int32().filter(|id| *id >= 0).map(MemberId),
-            b"cfgver" => config_version = field.int64()?,
-            _ => return None,
-        }
-    }
-    let position = MemberPosition { member: member?, config_version, written, applied, durable };
+    let mut at = |op_time: &str, wall_time: &str| {
+        Some(OpTimeAndWallTime {
+            op_time: read_optime(fields.next_of(op_time)?.document()?)?,
+            wall_time: date_time_from(fields.next_of(wall_time)?.date_time()?),
+        })
+    };
+    let durable = at("durableOpTime", "durableWallTime")?;
+    let applied = at("appliedOpTime", "appliedWallTime")?;
+    let written = at("writtenOpTime", "writtenWallTime")?;
+    let member = fields.next_of("memberId")?.int32().filter(|id| *id >= 0).map(MemberId)?;
+    let config_version = fields.next_of("cfgver")?.int64()?;
+    let position = MemberPosition { member, config_version, written, applied, durable };
     fields.is_at_end().then_some(position)
 }
 
 /// Reads `{ts, t}` without a document; none if it is none.
 pub fn read_optime(document: &RawDocument) -> Option<OpTime> {
-    let (mut timestamp, mut term) = (None, NONE);
     let mut fields = RawFields::of(document);
-    for field in fields.by_ref() {
-        match field.key() {
-            b"ts" => timestamp = Some(field.timestamp()?),
-            b"t" => term = field.int64()?,
-            _ => return None,
-        }
-    }
-    fields.is_at_end().then_some(OpTime::new(term, timestamp_from(timestamp?)))
+    let timestamp = fields.next_of("ts")?.timestamp()?;
+    let term = fields.next_of("t")?.int64()?;
+    fields.is_at_end().then_some(OpTime::new(term, timestamp_from(timestamp)))
 }
 
 /// Reads `replSetUpdatePosition`.
@@ -518,15 +488,41 @@ mod tests {
 
     #[test]
     fn only_a_report_as_members_send_it_is_read_without_a_document() {
-        let read = |body: RawDocumentBuf| read_position_report(&body);
-        let data = || rawdoc! { "term": 1_i64 };
-        assert_eq!(read(rawdoc! { "ping": 1, "optimes": [], "$replData": data() }), None);
-        let position = rawdoc! { "memberId": "one" };
-        let body =
-            rawdoc! { "replSetUpdatePosition": 1, "optimes": [position], "$replData": data() };
-        assert_eq!(read(body), None);
-        let empty = rawdoc! { "replSetUpdatePosition": 1, "optimes": [], "$replData": data() };
-        assert_eq!(read(empty), Some(PositionReport { term: Term(1), positions: Vec::new() }));
+        let position = MemberPosition {
+            member: MemberId(1),
+            config_version: 3,
+            written: at(1, 3),
+            applied: at(1, 2),
+            durable: at(1, 1),
+        };
+        let report = PositionReport { term: Term(1), positions: vec![position] };
+        let sent = Document::try_from(&*position_report_body(&report)).unwrap();
+        let read = |document: &Document| {
+            read_position_report(&RawDocumentBuf::try_from(document).unwrap())
+        };
+        assert_eq!(read(&sent), Some(report));
+        // Without one of its fields, with another type there, and with one more, it is left to the other reader.
+        for name in sent.keys() {
+            let mut other = sent.clone();
+            other.remove(name);
+            assert_eq!(read(&other), None, "without {name}");
+        }
+        assert_eq!(read(&with(&sent, "more", 1)), None);
+        let inner = sent.get_array("optimes").unwrap()[0].as_document().unwrap();
+        for name in inner.keys() {
+            let changed = with(inner, name, "text");
+            assert_eq!(read(&with(&sent, "optimes", vec![changed])), None, "{name} as text");
+        }
+        let more = with(inner, "more", 1);
+        assert_eq!(read(&with(&sent, "optimes", vec![more])), None);
+        assert_eq!(read(&with(&sent, "$replData", doc! { "term": "text" })), None);
+        assert!(read(&with(&sent, "optimes", Vec::<Document>::new())).is_some());
+    }
+
+    fn with(document: &Document, name: &str, value: impl Into<bson::Bson>) -> Document {
+        let mut changed = document.clone();
+        changed.insert(name, value);
+        changed
     }
 
     #[test]
