@@ -28,6 +28,8 @@ struct Progress {
     leader_at_work: bool,
     failed: bool,
     syncs: u64,
+    /// Threads that sleep until a sync is over. Waking none would still be a system call.
+    sleepers: usize,
 }
 
 impl GroupCommit {
@@ -91,7 +93,9 @@ impl GroupCommit {
                 return Err(SyncError::Poisoned);
             }
             if progress.leader_at_work {
+                progress.sleepers += 1;
                 progress = self.changed.wait(progress).unwrap_or_else(PoisonError::into_inner);
+                progress.sleepers -= 1;
             } else {
                 progress.leader_at_work = true;
                 let target = progress.committed;
@@ -114,8 +118,11 @@ impl GroupCommit {
             Err(_) => progress.failed = true,
         }
         progress.written = progress.written.max(progress.synced);
+        let has_sleepers = progress.sleepers > 0;
         drop(progress);
-        self.changed.notify_all();
+        if has_sleepers {
+            self.changed.notify_all();
+        }
         result.map_err(|error| SyncError::Failed(Arc::new(error)))
     }
 
