@@ -305,11 +305,22 @@ impl Node {
     /// Says whether the disk is full: then commands that add something are refused.
     pub fn set_disk_full(&self, full: bool) {
         self.disk_full.store(full, Ordering::Relaxed);
+        self.store.set_short_of_room(full);
     }
 
     /// Whether the disk is full.
     pub fn disk_is_full(&self) -> bool {
         self.disk_full.load(Ordering::Relaxed)
+    }
+
+    /// Gives back what removed documents hold on the disk, with at most this many bytes on the way, until it is
+    /// told to stop. Returns how much. Blocks the calling thread for long.
+    ///
+    /// # Errors
+    ///
+    /// If the store has failed, or even this finds no room.
+    pub fn reclaim_room(&self, room: u64, stops: &dyn Fn() -> bool) -> Result<u64> {
+        Ok(self.store.reclaim(room, stops)?)
     }
 
     pub(crate) fn write_locks(&self) -> u64 {

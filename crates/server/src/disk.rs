@@ -3,7 +3,7 @@
 //! The room on the disk is polled. Below a reserve the member takes no more writes: what it has
 //! can still be compacted, synced and removed, and it is not damaged by a write that was cut short. The
 //! primary hands over, entries of others wait, and clients are told with a code that drivers retry at
-//! the next primary. Above twice the reserve all of it ends.
+//! the next primary. What was removed is given back with the room that is left. Above twice the reserve all of it ends.
 //!
 //! Replicated entries can fill the disk between two checks. A commit that fails for want of room leaves
 //! the store as it was; the disk counts as full from then on, until there is more room than there was.
@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::fs::statvfs;
+use tokio::task::JoinHandle;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use crate::server::Shared;
@@ -26,6 +27,9 @@ const MAX_RESERVE: u64 = 128 * 1024 * 1024;
 
 /// The part of a small disk that is kept free.
 const RESERVED_PART: u64 = 8;
+
+/// The part of the room that is left which may be taken to give back what was removed.
+const RECLAIMING_PART: u64 = 2;
 
 /// For how long a member without room does not stand. Told again before it is over.
 pub(crate) const INELIGIBLE: Duration = Duration::from_secs(60);
@@ -85,6 +89,7 @@ pub(crate) async fn watch(directory: PathBuf, shared: Arc<Shared>) {
     due.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut disk = Disk::default();
     let mut told = Instant::now();
+    let mut reclaiming: Option<JoinHandle<()>> = None;
     loop {
         due.tick().await;
         let place = directory.clone();
@@ -96,11 +101,16 @@ pub(crate) async fn watch(directory: PathBuf, shared: Arc<Shared>) {
         }
         let was_full = disk.full;
         let full = disk.look(room, shared.gate.has_met_end_of_disk());
-        if full != was_full {
+        let has_changed = full != was_full;
+        if has_changed {
             tell(&directory, room, full);
             shared.node.set_disk_full(full);
             shared.gate.set_disk_full(full);
-        } else if !full || told.elapsed() < INELIGIBLE / 2 {
+        }
+        if full && reclaiming.as_ref().is_none_or(JoinHandle::is_finished) {
+            reclaiming = Some(reclaim(&shared, room.free / RECLAIMING_PART));
+        }
+        if !has_changed && (!full || told.elapsed() < INELIGIBLE / 2) {
             continue;
         }
         told = Instant::now();
@@ -108,6 +118,18 @@ pub(crate) async fn watch(directory: PathBuf, shared: Arc<Shared>) {
             set.disk_is_full(full).await;
         }
     }
+}
+
+/// Gives back what was removed, on a thread of its own.
+fn reclaim(shared: &Arc<Shared>, room: u64) -> JoinHandle<()> {
+    let shared = Arc::clone(shared);
+    tokio::task::spawn_blocking(move || {
+        match shared.node.reclaim_room(room, &|| shared.gate.has_ended()) {
+            Ok(0) => {}
+            Ok(bytes) => tracing::info!(bytes, "gave back what removed documents held"),
+            Err(error) => tracing::warn!(%error, "removed documents keep their room"),
+        }
+    })
 }
 
 fn tell(directory: &Path, room: Room, full: bool) {

@@ -205,6 +205,46 @@ fn a_primary_whose_disk_is_full_hands_over_and_is_healthy_when_there_is_room() {
     set.insert(0, doc! { "_id": 2000 }, "majority".into()).unwrap();
 }
 
+/// Inserts documents of a MiB until one is refused. Returns how many there are.
+fn fill(server: &Alone, first: i32) -> i32 {
+    let mut client = Client::connect(server.address, TIMEOUT).unwrap();
+    for id in first.. {
+        let bytes =
+            bson::Binary { subtype: bson::spec::BinarySubtype::Generic, bytes: vec![7; 1 << 20] };
+        let document = doc! { "_id": id, "half": id % 2, "bytes": bytes };
+        let command = doc! { "insert": "c", "documents": [document], "$db": "db" };
+        let reply = client.run(&command, TIMEOUT).unwrap();
+        if reply.get_f64("ok").unwrap() == 0.0 {
+            assert_eq!(reply.get_i32("code").unwrap(), 14031, "{reply}");
+            return id;
+        }
+    }
+    unreachable!()
+}
+
+/// Nothing is flushed because of so few removals, and no merge of all that is there has room.
+#[test]
+fn documents_that_are_deleted_on_a_full_disk_make_room() {
+    let directory = tempfile::tempdir().unwrap();
+    let data = directory.path().join("data");
+    let Some(_disk) = SmallDisk::mount_of(256, &data) else { return };
+    let server = Alone::start("true", &data);
+    let mut count = fill(&server, 0);
+    assert!(count > 50, "{count}");
+    for filter in [doc! { "half": 1 }, doc! {}] {
+        let delete = doc! { "delete": "c", "deletes": [{ "q": filter, "limit": 0 }], "$db": "db" };
+        let reply = server.run(delete);
+        assert_eq!(reply.get_f64("ok").unwrap(), 1.0, "{reply}");
+        wait("room for a document", || {
+            let reply = server.run(insert(-1 - count));
+            (reply.get_f64("ok").unwrap() == 1.0).then_some(())
+        });
+        let before = count;
+        count = fill(&server, count);
+        assert!(count > before + 20, "{count} after {before}");
+    }
+}
+
 fn session() -> Document {
     let bytes = vec![7; 16];
     doc! { "id": bson::Binary { subtype: bson::spec::BinarySubtype::Uuid, bytes } }

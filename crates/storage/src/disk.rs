@@ -556,6 +556,15 @@ impl Store for DiskStore {
         }
     }
 
+    fn set_short_of_room(&self, is_short: bool) {
+        self.shared.journal.set_short(is_short);
+        self.shared.work.wake();
+    }
+
+    fn reclaim(&self, room: u64, stops: &dyn Fn() -> bool) -> Result<u64, CommitError> {
+        self.shared.reclaim(room, stops)
+    }
+
     fn replay_point(&self) -> ReplayPoint {
         ReplayPoint(self.shared.context.sequences.get())
     }

@@ -164,11 +164,15 @@ impl Writer {
             }
             _ => {
                 let folder = &self.shared.folder;
-                match folder.make(number, folder.next_size(self.size).max(needed)) {
+                let least = folder.first_size().max(needed);
+                let size = match folder.is_short() {
+                    true => least,
+                    false => folder.next_size(self.size).max(needed),
+                };
+                match folder.make(number, size) {
                     Ok(made) => made,
                     // A disk without room for a long segment may have some for a vote.
                     Err(error) if matches!(Shortage::of(&error), Some(Shortage::Room)) => {
-                        let least = folder.first_size().max(needed);
                         folder.make(number, least).map_err(create_error)?
                     }
                     Err(error) => return Err(create_error(error)),
@@ -321,9 +325,20 @@ impl Shared {
         self.made.notify_all();
     }
 
+    /// Says whether the disk has little room. Then the files that are there for later segments go.
+    pub(crate) fn set_short(&self, is_short: bool) {
+        self.folder.set_short(is_short);
+        if is_short {
+            if let Some(spare) = self.begin_making() {
+                self.folder.remove(spare.number);
+            }
+            self.end_making(None);
+        }
+    }
+
     /// Makes the file of the next segment, unless it is there.
     pub(crate) fn prepare(&self) -> io::Result<()> {
-        if self.state().spare.is_some() {
+        if self.state().spare.is_some() || self.folder.is_short() {
             return Ok(());
         }
         if let Some(spare) = self.begin_making() {

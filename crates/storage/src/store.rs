@@ -92,6 +92,17 @@ pub trait Store: Send + Sync + 'static {
         Ok(())
     }
 
+    /// Says whether the disk has little room left. Then the store takes none for later writes.
+    fn set_short_of_room(&self, _: bool) {}
+
+    /// Gives back the room of keys that were removed or replaced, for a disk that has little left, and takes at most `room`
+    /// bytes on the way. Returns how many bytes become free; what a snapshot reads stays until it is gone. Nothing is looked
+    /// at twice without a reason, so that this may be called again and again. Blocks the calling thread for long, unless
+    /// it is told to stop.
+    fn reclaim(&self, _room: u64, _stops: &dyn Fn() -> bool) -> Result<u64, CommitError> {
+        Ok(0)
+    }
+
     /// A point after everything that was done so far.
     fn replay_point(&self) -> ReplayPoint {
         ReplayPoint(0)

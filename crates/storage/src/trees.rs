@@ -3,6 +3,8 @@
 //! Owns what a tree has taken in since its last flush. A tree has no journal of its own: what is not
 //! flushed is recovered from ours. How its tables come and go is in `tables`.
 
+mod leftovers;
+mod rewriting;
 mod tables;
 
 use std::fs;
@@ -10,7 +12,7 @@ use std::io;
 use std::ops::Bound;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use lsm_tree::config::{BlockSizePolicy, PinningPolicy, RestartIntervalPolicy};
@@ -23,6 +25,9 @@ use lsm_tree::{
     SequenceNumberCounter, Table,
 };
 
+use self::leftovers::Leftovers;
+use self::rewriting::Looked;
+pub(crate) use self::rewriting::Rewriting;
 use crate::disk::DiskOptions;
 use crate::emptied::Emptied;
 use crate::files::{DIRECTORY_MODE, FILE_MODE};
@@ -102,6 +107,10 @@ impl TreeContext {
             newest: Mutex::new(newest),
             memory: RwLock::default(),
             emptied: Emptied::default(),
+            removals: AtomicU64::new(0),
+            looked: Mutex::new(None),
+            merging: Mutex::new(()),
+            leftovers: Leftovers::default(),
             dropped: AtomicBool::new(false),
         }))
     }
@@ -121,6 +130,12 @@ pub(crate) struct Tree {
     newest: Mutex<Newest>,
     memory: RwLock<Memory>,
     pub(crate) emptied: Emptied,
+    /// The keys that were removed since it was opened.
+    removals: AtomicU64,
+    looked: Mutex<Option<Looked>>,
+    /// Held by the thread that merges, rewrites or drops its tables.
+    merging: Mutex<()>,
+    pub(crate) leftovers: Leftovers,
     /// Its directory goes with the last reader.
     dropped: AtomicBool,
 }
@@ -201,7 +216,10 @@ impl Tree {
         match value {
             Some(_) if fills => self.emptied.fill(&key, sequence),
             Some(_) => {}
-            None => self.emptied.note_removed(&key),
+            None => {
+                self.removals.fetch_add(1, Ordering::Relaxed);
+                self.emptied.note_removed(&key);
+            }
         }
         memtable.put(Version { key, sequence, value }, shown)
     }
@@ -244,6 +262,18 @@ impl Tree {
 
     fn newest(&self) -> MutexGuard<'_, Newest> {
         self.newest.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn removals(&self) -> u64 {
+        self.removals.load(Ordering::Relaxed)
+    }
+
+    fn looked(&self) -> MutexGuard<'_, Option<Looked>> {
+        self.looked.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn begin_merging(&self) -> MutexGuard<'_, ()> {
+        self.merging.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// There may be other tables. Two threads come here, one that flushes and one that merges.
@@ -421,6 +451,7 @@ impl Tree {
     /// Compares every table file with the checksum that was taken when it was written.
     pub(crate) fn verify(&self) -> Result<Vec<Damage>, ReadError> {
         let mut damages = Vec::new();
+        let _reading = self.leftovers.keep_all();
         // The version keeps the files of its tables.
         let version = self.tree.current_version();
         for table in version.iter_tables() {

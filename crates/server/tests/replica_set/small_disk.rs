@@ -17,11 +17,16 @@ const WITHOUT: &str = "QUORATE_MOUNTS";
 const MAX_FILLS: usize = 1000;
 
 impl SmallDisk {
-    /// Mounts it; none if the machine cannot and the test run may leave it out.
+    /// Mounts one of a GiB; none if the machine cannot and the test run may leave it out.
     pub(crate) fn mount(at: &Path) -> Option<Self> {
+        Self::mount_of(1024, at)
+    }
+
+    /// Mounts one of this many MiB.
+    pub(crate) fn mount_of(size: u32, at: &Path) -> Option<Self> {
         fs::create_dir_all(at).unwrap();
         let mut mount = Command::new("mount");
-        mount.args(["-t", "tmpfs", "-o", "size=1g", "quorate"]).arg(at);
+        mount.args(["-t", "tmpfs", "-o", &format!("size={size}m"), "quorate"]).arg(at);
         if mount.status().is_ok_and(|status| status.success()) {
             return Some(Self(at.to_owned()));
         }

@@ -15,7 +15,7 @@ use super::{Shared, lock};
 use crate::journal::{self, Shortage};
 use crate::manifest::Kind;
 use crate::store::{Bytes, CommitError, KeyRange, ReplayPoint, check_key, check_rising};
-use crate::trees::Tree;
+use crate::trees::{Rewriting, Tree};
 
 /// A tree whose oldest unflushed record is further back than this in the journal is flushed.
 const MAX_REPLAY_BYTES: u64 = 64 << 20;
@@ -259,6 +259,7 @@ impl Shared {
         }
         for tree in self.trees() {
             let flushing = lock(&self.flushing);
+            tree.remove_leftovers(&self.snapshots())?;
             // One that could not be flushed before goes first, so that no more than one is sealed.
             if tree.has_sealed() {
                 self.flush_sealed(&tree, None)?;
@@ -327,6 +328,30 @@ impl Shared {
         self.show_tables(tree).map_err(|failure| self.refusal(failure))
     }
 
+    /// Gives back what removed keys hold, with at most this many bytes on the way. Returns how much.
+    pub(super) fn reclaim(&self, room: u64, stops: &dyn Fn() -> bool) -> Result<u64, CommitError> {
+        let mut gained = 0;
+        for tree in self.trees() {
+            let flushing = lock(&self.flushing);
+            if self.group.has_failed() {
+                return Err(CommitError::Poisoned);
+            }
+            // What says that a key was removed is on the disk before the key goes.
+            let commit = lock(&self.commit);
+            let (below, last) = (self.published().visible, self.group.last_committed());
+            drop(commit);
+            self.group.sync_through(last)?;
+            let leftovers = tree.remove_leftovers(&self.snapshots());
+            leftovers.map_err(|error| self.refusal(error.into()))?;
+            let rewriting = Rewriting { room, below, oldest_snapshot: self.oldest_snapshot() };
+            let rewritten = tree.rewrite(rewriting, stops);
+            drop(flushing);
+            gained += rewritten.map_err(|error| self.refusal(error.into()))?;
+            self.show_tables(&tree).map_err(|failure| self.refusal(failure))?;
+        }
+        Ok(gained)
+    }
+
     /// Whether the journal is replayed from a place after a point.
     pub(super) fn is_settled(&self, point: ReplayPoint) -> bool {
         let replay_from = lock(&self.manifest).replay_from;
@@ -371,7 +396,11 @@ impl Shared {
         // A tree must not keep what the journal may lose.
         let last = self.group.last_committed();
         self.group.sync_through(last).map_err(|_| Failure::Other)?;
-        tree.flush(self.oldest_snapshot(), without)?;
+        if let Err(error) = tree.flush(self.oldest_snapshot(), without) {
+            // Others may need the room meanwhile.
+            tree.remove_leftovers(&self.snapshots())?;
+            return Err(error.into());
+        }
         self.show_tables(tree)?;
         lock(&self.work.state).merges.insert(tree.number);
         self.work.merge_wanted.notify_one();

@@ -33,12 +33,14 @@ struct Free {
     segment: Option<(u64, u32)>,
     /// The least size that is of use.
     wanted: u32,
+    /// Whether the disk has little room: then no file is kept, none is made ahead, and none is larger than it must be.
+    is_short: bool,
 }
 
 impl Folder {
     pub(crate) fn new(files: Arc<dyn Files>, path: &Path, secret: u64, max_size: u32) -> Self {
         let max_size = max_size.max(1);
-        let free = Mutex::new(Free { segment: None, wanted: max_size });
+        let free = Mutex::new(Free { segment: None, wanted: max_size, is_short: false });
         Self { files, path: path.to_owned(), secret, max_size, free }
     }
 
@@ -65,12 +67,13 @@ impl Folder {
         // What cannot be removed now is removed by the next start.
         let _ = self.files.remove(&summary_path(&self.path, number));
         let mut free = self.free();
-        if free.segment.is_none() && (free.wanted..=self.max_size).contains(&size) {
+        let is_of_use = free.segment.is_none() && !free.is_short;
+        if is_of_use && (free.wanted..=self.max_size).contains(&size) {
             free.segment = Some((number, size));
             return;
         }
         drop(free);
-        let _ = self.files.remove(&segment_path(&self.path, number));
+        self.remove(number);
     }
 
     /// Makes the file of a segment that has this size or more, under a name that survives a crash. Returns its size, too.
@@ -94,6 +97,26 @@ impl Folder {
         names.into_iter().filter_map(|name| length(name).ok()).sum()
     }
 
+    /// Removes the file of a segment that nothing needs. What cannot be removed now is removed by the next start.
+    pub(crate) fn remove(&self, number: u64) {
+        let _ = self.files.remove(&segment_path(&self.path, number));
+    }
+
+    pub(crate) fn is_short(&self) -> bool {
+        self.free().is_short
+    }
+
+    /// Says whether the disk has little room. Then no file is kept.
+    pub(crate) fn set_short(&self, is_short: bool) {
+        let mut free = self.free();
+        free.is_short = is_short;
+        let kept = if is_short { free.segment.take() } else { None };
+        drop(free);
+        if let Some((number, _)) = kept {
+            self.remove(number);
+        }
+    }
+
     /// Takes the file that is kept if it is large enough.
     fn take(&self, size: u32) -> Option<(u64, u32)> {
         let mut free = self.free();
@@ -103,7 +126,7 @@ impl Folder {
             return Some(kept);
         }
         drop(free);
-        let _ = self.files.remove(&segment_path(&self.path, kept.0));
+        self.remove(kept.0);
         None
     }
 

@@ -55,11 +55,14 @@ impl Tree {
     ) -> Result<(), lsm_tree::Error> {
         let sealed = self.memory().sealed.clone();
         let Some(memtable) = sealed else { return Ok(()) };
-        let tables = self.write_tables(&memtable, oldest_snapshot, without)?;
-        if !tables.is_empty() {
+        self.leftovers.note(|| {
+            let tables = self.write_tables(&memtable, oldest_snapshot, without)?;
             let _lock = self.tree.get_flush_lock();
-            self.tree.register_tables(&tables, None, None, &[], oldest_snapshot)?;
-        }
+            match tables.is_empty() {
+                true => Ok(()),
+                false => self.tree.register_tables(&tables, None, None, &[], oldest_snapshot),
+            }
+        })?;
         self.note_tables();
         // After the tables are there: a reader looks for them last.
         let mut memory = self.change_memory();
@@ -109,11 +112,13 @@ impl Tree {
             }
             Ok(item(Version { key, sequence, value: Some(value) }))
         });
-        let written = self.tree.flush_to_tables(items)?;
-        let (Some((tables, _)), Some((first, last))) = (written, span) else { return Ok(()) };
-        let lock = self.tree.get_flush_lock();
-        self.tree.register_tables(&tables, None, None, &[], oldest_snapshot)?;
-        drop(lock);
+        self.leftovers.note(|| {
+            let written = self.tree.flush_to_tables(items)?;
+            let Some((tables, _)) = written else { return Ok(()) };
+            let _lock = self.tree.get_flush_lock();
+            self.tree.register_tables(&tables, None, None, &[], oldest_snapshot)
+        })?;
+        let Some((first, last)) = span else { return Ok(()) };
         self.emptied.fill_span(&first, &last, self.sequences.get());
         self.note_tables();
         close_to_others(&self.path)?;
@@ -122,6 +127,7 @@ impl Tree {
 
     /// Drops the tables all of whose keys are in a range. Snapshots that were taken before still read them.
     pub(crate) fn drop_tables(&self, range: &KeyRange) -> Result<(), lsm_tree::Error> {
+        let _merging = self.begin_merging();
         self.tree.drop_range::<Vec<u8>, _>((range.start.clone(), range.end.clone()))?;
         self.note_tables();
         close_to_others(&self.path)?;
@@ -136,10 +142,13 @@ impl Tree {
         stop: &AtomicBool,
     ) -> Result<(), lsm_tree::Error> {
         loop {
+            let merging = self.begin_merging();
             let before = self.tree.current_version().id();
             if !self.move_down(oldest_snapshot())? && (is_quiet || self.is_worth_merging()) {
-                self.tree.compact(Arc::new(Leveled::default()), oldest_snapshot())?;
+                let merge = || self.tree.compact(Arc::new(Leveled::default()), oldest_snapshot());
+                self.leftovers.note(merge)?;
             }
+            drop(merging);
             close_to_others(&self.path)?;
             self.note_tables();
             let is_over = self.tree.current_version().id() == before;

@@ -1,0 +1,327 @@
+//! Gives back the room of keys that were removed or replaced, on a disk that has little left.
+//!
+//! A merge rewrites a whole level, for which a full disk has no room. Here one table at a time is written again without the
+//! versions that nothing reads, and needs no room at all if none is left:
+//!
+//! ```text
+//!   memtable          x     x  x  x  x  x       removed keys: in the journal, and synced
+//!   other tables    ├─────x────────────┤
+//!   the table             ├a──b──c──d──e┤       ─▶  ├a┤ and a fence, or nothing
+//! ```
+//!
+//! The engine drops tables by a range, the keys of the table at hand, and with it all other tables inside that range. What they
+//! hold is written to the new table as well. The new table has one key more, behind the range, so that it is not dropped
+//! itself: the *fence*, a removal of a key that does not exist. A crash before the tables are dropped leaves the same versions
+//! twice.
+//!
+//! Versions keep their sequences: recovery takes from the journal what is above the highest sequence in the tables, so nothing
+//! is written here that is in memory only.
+
+use std::cmp::Reverse;
+use std::iter::Peekable;
+use std::ops::Bound;
+
+use lsm_tree::{AbstractTree, BoxedIterator, InternalValue, SeqNo, Slice, Table, TableId};
+
+use super::{Tree, close_to_others};
+use crate::store::Bytes;
+
+/// The most bytes that a table is rewritten to. The engine begins another table at twice of that, which would be inside of the
+/// range that is dropped.
+const MAX_REWRITTEN: u64 = 32 * 1024 * 1024;
+
+/// What a pair takes in a table beside its key and its value, at most.
+const PAIR_BYTES: u64 = 24;
+
+/// A table is looked at if at least one key was removed for so many in it.
+const KEYS_PER_REMOVAL: u64 = 16;
+
+/// The part of its bytes that a table must lose to be rewritten.
+const LEAST_GAIN: u64 = 2;
+
+/// What a look at all tables found. It is not repeated until there is reason to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Looked {
+    removals: u64,
+    /// The room that there was, if there was too little of it for a table.
+    lacked: Option<u64>,
+}
+
+/// What a round of rewriting may do.
+#[derive(Clone, Copy)]
+pub(crate) struct Rewriting {
+    /// The bytes that may be taken before any are given back.
+    pub(crate) room: u64,
+    /// Commits below this sequence are on the disk.
+    pub(crate) below: SeqNo,
+    pub(crate) oldest_snapshot: SeqNo,
+}
+
+/// What a table would become.
+enum Outcome {
+    /// Too little is given back.
+    Stays,
+    LacksRoom,
+    /// Its bytes, and how much of them is not needed any more.
+    Shrinks {
+        rest: u64,
+        gain: u64,
+    },
+}
+
+impl Tree {
+    /// Rewrites or drops tables of which at least half is not needed any more. Returns the bytes that are given back, once no
+    /// snapshot reads them. The caller is the only one to flush.
+    pub(crate) fn rewrite(
+        &self,
+        rewriting: Rewriting,
+        stops: &dyn Fn() -> bool,
+    ) -> Result<u64, lsm_tree::Error> {
+        let removals = self.removals();
+        let looked = *self.looked();
+        if looked.is_some_and(|looked| !looked.is_outdated(removals, rewriting.room)) {
+            return Ok(0);
+        }
+        let _merging = self.begin_merging();
+        // No table is added meanwhile.
+        let _lock = self.tree.get_flush_lock();
+        let removed = self.removed_in_memory(rewriting.below);
+        let version = self.tree.current_version();
+        let mut tables: Vec<(u64, TableId)> =
+            version.iter_tables().map(|table| (table.metadata.file_size, table.id())).collect();
+        tables.sort_unstable_by(|one, other| other.cmp(one));
+        let (mut gained, mut lacked) = (0, None);
+        for (_, id) in tables {
+            if stops() {
+                return Ok(gained);
+            }
+            let version = self.tree.current_version();
+            let Some(table) = version.iter_tables().find(|table| table.id() == id) else {
+                continue;
+            };
+            let all: Vec<Table> = version.iter_tables().cloned().collect();
+            let range = Range::new(table, &all);
+            if !range.may_have_removed(&removed) {
+                continue;
+            }
+            match self.measure(&range, rewriting)? {
+                Outcome::Stays => {}
+                Outcome::LacksRoom => lacked = Some(rewriting.room),
+                Outcome::Shrinks { rest, gain } => {
+                    self.leftovers.note(|| self.replace(&range, rest, rewriting))?;
+                    gained += gain;
+                }
+            }
+        }
+        *self.looked() = Some(Looked { removals, lacked });
+        Ok(gained)
+    }
+
+    /// The keys that were removed and are in memory only, in their order.
+    fn removed_in_memory(&self, below: SeqNo) -> Vec<Bytes> {
+        let memory = self.memory();
+        let memtables: Vec<_> =
+            [&memory.active].into_iter().chain(&memory.sealed).cloned().collect();
+        drop(memory);
+        let mut removed = Vec::new();
+        for memtable in memtables {
+            memtable.for_each(|version| {
+                if version.value.is_none() && version.sequence < below {
+                    removed.push(version.key.clone());
+                }
+            });
+        }
+        removed.sort_unstable();
+        removed
+    }
+
+    fn measure(&self, range: &Range, rewriting: Rewriting) -> Result<Outcome, lsm_tree::Error> {
+        let present = range.inside.iter().map(|table| table.metadata.file_size).sum::<u64>();
+        let most = present - present / LEAST_GAIN;
+        let mut rest = 0;
+        for version in self.needed(range, rewriting.below) {
+            let version = version?;
+            let bytes = version.key.user_key.len() + version.value.len();
+            rest += bytes as u64 + PAIR_BYTES;
+            if rest > most.min(MAX_REWRITTEN) {
+                return Ok(Outcome::Stays);
+            }
+        }
+        if rest > rewriting.room {
+            return Ok(Outcome::LacksRoom);
+        }
+        Ok(Outcome::Shrinks { rest, gain: present - rest })
+    }
+
+    /// Puts what is needed of the tables inside a range in their place.
+    fn replace(
+        &self,
+        range: &Range,
+        rest: u64,
+        rewriting: Rewriting,
+    ) -> Result<(), lsm_tree::Error> {
+        if rest > 0 {
+            let fence = self.fence(&range.last)?;
+            let written = self
+                .tree
+                .flush_to_tables(with_fence(self.needed(range, rewriting.below), fence.clone()))?;
+            let tables: Vec<Table> = written.into_iter().flat_map(|(tables, _)| tables).collect();
+            let is_kept = |table: &Table| *table.metadata.key_range.max() == fence;
+            assert!(tables.iter().all(is_kept), "a new table is inside of the range that goes");
+            self.tree.register_tables(&tables, None, None, &[], rewriting.oldest_snapshot)?;
+        }
+        let bounds = (Bound::Included(&range.first[..]), Bound::Included(&range.last[..]));
+        self.tree.drop_range::<&[u8], _>(bounds)?;
+        self.note_tables();
+        close_to_others(&self.path)?;
+        Ok(())
+    }
+
+    /// The versions in the tables that go which are not superseded. Removals are among them if a table that stays may hold an
+    /// older version.
+    fn needed<'t>(
+        &'t self,
+        range: &'t Range,
+        below: SeqNo,
+    ) -> impl Iterator<Item = Result<InternalValue, lsm_tree::Error>> + 't {
+        let mut newest = Newest::new(range);
+        std::iter::from_fn(move || {
+            loop {
+                let (version, is_inside) = match newest.next()? {
+                    Ok(found) => found,
+                    Err(error) => return Some(Err(error)),
+                };
+                let hides_nothing = version.key.is_tombstone() && range.across.is_empty();
+                let is_needed = is_inside && !hides_nothing;
+                if is_needed && !self.has_newer_in_memory(&version.key.user_key, below) {
+                    return Some(Ok(version));
+                }
+            }
+        })
+    }
+
+    fn has_newer_in_memory(&self, key: &[u8], below: SeqNo) -> bool {
+        let memory = self.memory();
+        let mut memtables = [&memory.active].into_iter().chain(&memory.sealed);
+        memtables.any(|memtable| memtable.get(key, below).is_some())
+    }
+
+    /// A key behind another that does not exist.
+    fn fence(&self, last: &[u8]) -> Result<Slice, lsm_tree::Error> {
+        let mut key = last.to_vec();
+        loop {
+            key.push(0);
+            let is_there = self.has_newer_in_memory(&key, SeqNo::MAX)
+                || self.tree.get(&key, SeqNo::MAX)?.is_some();
+            if !is_there {
+                return Ok(Slice::from(key));
+            }
+        }
+    }
+}
+
+/// The newest version of each key of a range, and whether it is in a table that goes.
+struct Newest<'r> {
+    /// Those of the tables that go come first.
+    scans: Vec<Peekable<BoxedIterator<'r>>>,
+    inside: usize,
+}
+
+impl<'r> Newest<'r> {
+    fn new(range: &'r Range) -> Self {
+        let scan = |table: &Table| -> Peekable<BoxedIterator<'r>> {
+            let keys = range.first.clone()..=range.last.clone();
+            (Box::new(table.range(keys)) as BoxedIterator<'r>).peekable()
+        };
+        let scans = range.inside.iter().chain(&range.across).map(scan).collect();
+        Self { scans, inside: range.inside.len() }
+    }
+
+    fn next(&mut self) -> Option<Result<(InternalValue, bool), lsm_tree::Error>> {
+        let mut least: Option<(usize, (Slice, Reverse<SeqNo>))> = None;
+        for (place, scan) in self.scans.iter_mut().enumerate() {
+            let key = match scan.peek() {
+                None => continue,
+                Some(Ok(version)) => (version.key.user_key.clone(), Reverse(version.key.seqno)),
+                Some(Err(_)) => {
+                    return scan.next().map(|version| version.map(|found| (found, true)));
+                }
+            };
+            if least.as_ref().is_none_or(|(_, found)| key < *found) {
+                least = Some((place, key));
+            }
+        }
+        let (place, (key, _)) = least?;
+        let newest = self.scans[place].next()?;
+        let is_older = |version: &Result<InternalValue, lsm_tree::Error>| {
+            version.as_ref().is_ok_and(|version| version.key.user_key == key)
+        };
+        for scan in &mut self.scans {
+            while scan.next_if(is_older).is_some() {}
+        }
+        Some(newest.map(|version| (version, place < self.inside)))
+    }
+}
+
+/// Adds a removal of a key behind all others. It has the sequence of one of them: no table has a higher one because of it.
+fn with_fence(
+    versions: impl Iterator<Item = Result<InternalValue, lsm_tree::Error>>,
+    fence: Slice,
+) -> impl Iterator<Item = Result<InternalValue, lsm_tree::Error>> {
+    let (mut versions, mut sequence, mut fence) = (versions, 0, Some(fence));
+    std::iter::from_fn(move || match versions.next() {
+        Some(Ok(version)) => {
+            sequence = version.key.seqno;
+            Some(Ok(version))
+        }
+        Some(Err(error)) => Some(Err(error)),
+        None => fence.take().map(|fence| Ok(InternalValue::new_tombstone(fence, sequence))),
+    })
+}
+
+impl Looked {
+    fn is_outdated(self, removals: u64, room: u64) -> bool {
+        let has_more_room = |lacked: u64| room > lacked + lacked / 4;
+        self.removals != removals || self.lacked.is_some_and(has_more_room)
+    }
+}
+
+/// The keys of a table, and the tables that hold some of them.
+struct Range {
+    first: Slice,
+    last: Slice,
+    /// Those that hold no others, the table itself among them.
+    inside: Vec<Table>,
+    across: Vec<Table>,
+}
+
+impl Range {
+    fn new(table: &Table, all: &[Table]) -> Self {
+        let keys = &table.metadata.key_range;
+        let (first, last) = (keys.min().clone(), keys.max().clone());
+        let keys = |table: &Table| {
+            let keys = &table.metadata.key_range;
+            (keys.min().clone(), keys.max().clone())
+        };
+        let overlapping = all.iter().filter(|table| {
+            let (lowest, highest) = keys(table);
+            lowest <= last && highest >= first
+        });
+        let (inside, across) = overlapping.cloned().partition(|table| {
+            let (lowest, highest) = keys(table);
+            lowest >= first && highest <= last
+        });
+        Self { first, last, inside, across }
+    }
+
+    /// Whether enough keys were removed for a look at the tables.
+    fn may_have_removed(&self, in_memory: &[Bytes]) -> bool {
+        let begun = in_memory.partition_point(|key| **key < *self.first);
+        let ended = in_memory.partition_point(|key| **key <= *self.last);
+        let tables = || self.inside.iter().chain(&self.across);
+        let in_tables: u64 = tables().map(|table| table.metadata.tombstone_count).sum();
+        let removals = (ended - begun) as u64 + in_tables;
+        let keys: u64 = self.inside.iter().map(|table| table.metadata.item_count).sum();
+        removals > 0 && removals * KEYS_PER_REMOVAL >= keys
+    }
+}
