@@ -144,11 +144,8 @@ impl From<io::Error> for Failure {
 impl From<lsm_tree::Error> for Failure {
     fn from(error: lsm_tree::Error) -> Self {
         match error {
-            lsm_tree::Error::Io(error) if Shortage::of(&error) == Some(Shortage::Room) => {
-                Self::Short(Shortage::Room)
-            }
-            // Without a descriptor, too: the engine may have renamed its list of tables before it could not open the
-            // directory to sync it.
+            // Whether the engine has changed its list of tables is looked at before the next attempt.
+            lsm_tree::Error::Io(error) => error.into(),
             _ => Self::Other,
         }
     }

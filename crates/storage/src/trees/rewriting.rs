@@ -108,7 +108,7 @@ impl Tree {
                 Outcome::Stays => {}
                 Outcome::LacksRoom => lacked = Some(rewriting.room),
                 Outcome::Shrinks { rest, gain } => {
-                    self.leftovers.note(|| self.replace(&range, rest, rewriting))?;
+                    self.change_tables(|| self.replace(&range, rest, rewriting))?;
                     gained += gain;
                 }
             }

@@ -55,7 +55,7 @@ impl Tree {
     ) -> Result<(), lsm_tree::Error> {
         let sealed = self.memory().sealed.clone();
         let Some(memtable) = sealed else { return Ok(()) };
-        self.leftovers.note(|| {
+        self.change_tables(|| {
             let tables = self.write_tables(&memtable, oldest_snapshot, without)?;
             let _lock = self.tree.get_flush_lock();
             match tables.is_empty() {
@@ -112,7 +112,7 @@ impl Tree {
             }
             Ok(item(Version { key, sequence, value: Some(value) }))
         });
-        self.leftovers.note(|| {
+        self.change_tables(|| {
             let written = self.tree.flush_to_tables(items)?;
             let Some((tables, _)) = written else { return Ok(()) };
             let _lock = self.tree.get_flush_lock();
@@ -128,7 +128,9 @@ impl Tree {
     /// Drops the tables all of whose keys are in a range. Snapshots that were taken before still read them.
     pub(crate) fn drop_tables(&self, range: &KeyRange) -> Result<(), lsm_tree::Error> {
         let _merging = self.begin_merging();
-        self.tree.drop_range::<Vec<u8>, _>((range.start.clone(), range.end.clone()))?;
+        self.change_tables(|| {
+            self.tree.drop_range::<Vec<u8>, _>((range.start.clone(), range.end.clone()))
+        })?;
         self.note_tables();
         close_to_others(&self.path)?;
         Ok(())
@@ -146,7 +148,7 @@ impl Tree {
             let before = self.tree.current_version().id();
             if !self.move_down(oldest_snapshot())? && (is_quiet || self.is_worth_merging()) {
                 let merge = || self.tree.compact(Arc::new(Leveled::default()), oldest_snapshot());
-                self.leftovers.note(merge)?;
+                self.change_tables(merge)?;
             }
             drop(merging);
             close_to_others(&self.path)?;
@@ -215,7 +217,7 @@ impl Tree {
             return Ok(false);
         }
         let target = u8::try_from(target).unwrap_or(u8::MAX);
-        self.tree.compact(Arc::new(MoveDown(0, target)), oldest_snapshot)?;
+        self.change_tables(|| self.tree.compact(Arc::new(MoveDown(0, target)), oldest_snapshot))?;
         Ok(true)
     }
 }
