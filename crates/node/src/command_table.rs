@@ -53,6 +53,10 @@ pub(crate) enum Access {
     ReadCredentials,
     /// To see the names of all databases.
     ListDatabases,
+    /// To read the parameters of the server.
+    ReadParameters,
+    /// To put the users of a dump in place, with their credentials.
+    MergeUsers,
     /// To watch the server.
     ClusterMonitor,
     /// To administer the server.
@@ -72,7 +76,8 @@ impl Access {
             Self::Write | Self::Shape => "readWrite",
             Self::DatabaseAdmin | Self::ReadProfile => "dbAdmin",
             Self::UserAdmin | Self::ReadCredentials => "userAdmin",
-            Self::ListDatabases | Self::ClusterMonitor => "clusterMonitor",
+            Self::ListDatabases | Self::ReadParameters | Self::ClusterMonitor => "clusterMonitor",
+            Self::MergeUsers => "restore",
             Self::ClusterAdmin => "clusterAdmin",
             Self::Everything => "root",
             Self::Internal => "__system",

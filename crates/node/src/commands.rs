@@ -20,10 +20,12 @@ mod hello;
 mod indexes;
 mod insert;
 mod list;
+mod merge_users;
 mod output;
 mod outside;
 mod parameters;
 mod resize_oplog;
+mod roles;
 mod session_commands;
 mod statistics;
 mod steps;
@@ -41,8 +43,8 @@ use crate::command_table::{Access, Answerer, CommandFacts, InTransaction, Run, c
 use crate::touched;
 
 use Access::{
-    ClusterAdmin, ClusterMonitor, DatabaseAdmin, Everything, LoggedIn, Look, Measure, Public, Read,
-    Shape, UserAdmin, Write,
+    ClusterAdmin, ClusterMonitor, DatabaseAdmin, Everything, LoggedIn, Look, Measure, MergeUsers,
+    Public, Read, ReadParameters, Shape, UserAdmin, Write,
 };
 use Answerer::{Process, ReplicaSet};
 use InTransaction::{AfterTheFirst, Allowed};
@@ -106,6 +108,15 @@ pub(crate) static TABLE: &[CommandFacts] = &[
             "showCredentials", "showCustomData", "showPrivileges",
             "showAuthenticationRestrictions", "filter",
         ]),
+    command("rolesInfo", roles::roles_info, "the roles there are, and what they allow")
+        .reads(UserAdmin)
+        .on(touched::users)
+        .fields(&["showPrivileges", "showBuiltinRoles", "showAuthenticationRestrictions"]),
+    command("_mergeAuthzCollections", merge_users::merge, "puts the users of a dump in place")
+        .writes(MergeUsers)
+        .on_admin()
+        .on(touched::merged)
+        .fields(&["tempUsersCollection", "tempRolesCollection", "drop", "db"]),
     // The process and its settings.
     command("hostInfo", diagnostics::host_info, "the machine it runs on")
         .administers(ClusterMonitor),
@@ -119,7 +130,7 @@ pub(crate) static TABLE: &[CommandFacts] = &[
         .inspects(ClusterMonitor)
         .any_fields(),
     command("getParameter", parameters::get_parameter, "parameters of the server")
-        .administers(ClusterMonitor)
+        .administers(ReadParameters)
         .any_fields(),
     command("setParameter", parameters::set_parameter, "changes a parameter")
         .administers(ClusterAdmin)

@@ -51,7 +51,6 @@ const NOT_OFFERED: &[(&str, &str)] = &[
     ("replSetAbortPrimaryCatchUp", "use replSetStepUp on the member that should lead"),
     ("revokePrivilegesFromRole", "give users the built-in roles"),
     ("revokeRolesFromRole", "give users the built-in roles"),
-    ("rolesInfo", "docs/security.md lists what the built-in roles allow"),
     ("rotateCertificates", "restart the member"),
     ("setFeatureCompatibilityVersion", "every member of one version has all its features"),
     ("setIndexCommitQuorum", "indexes are built by the primary and then by each secondary"),

@@ -10,7 +10,7 @@ use crate::context::Command;
 use crate::default_concerns::is_settings_collection;
 use crate::error::Result;
 use crate::node::Node;
-use crate::touched::{Asked, is_users};
+use crate::touched::{Asked, is_users, is_versions};
 
 /// Why clients may not change a collection; none if they may.
 fn reason(database: &str, collection: &str, in_a_set: bool) -> Option<&'static str> {
@@ -31,6 +31,9 @@ fn reason(database: &str, collection: &str, in_a_set: bool) -> Option<&'static s
     }
     if is_users(database, collection) {
         return Some("is changed by createUser, updateUser, dropUser and their like only");
+    }
+    if is_versions(database, collection) {
+        return Some("says in which form this member stores users");
     }
     None
 }
@@ -69,5 +72,6 @@ mod tests {
         }
         assert!(reason("config", "settings", false).is_some());
         assert!(reason("admin", "system.users", false).is_some());
+        assert!(reason("admin", "system.version", false).is_some());
     }
 }

@@ -12,7 +12,7 @@ use crate::command_table::{Access, CommandFacts, Effect, find};
 use crate::error::Result;
 use crate::fields::whole_number;
 use crate::namespace::PROFILE_COLLECTION;
-use crate::users::USERS;
+use crate::users::{USERS, VERSIONS};
 
 /// Stands for all databases: only roles that reach beyond one database give rights on it.
 pub(crate) const EVERY_DATABASE: &str = "";
@@ -48,6 +48,11 @@ impl Touch<'_> {
 /// Whether it is the collection of the users.
 pub(crate) fn is_users(database: &str, collection: &str) -> bool {
     (database, collection) == USERS
+}
+
+/// Whether it is the collection that says in which form users are stored.
+pub(crate) fn is_versions(database: &str, collection: &str) -> bool {
+    (database, collection) == VERSIONS
 }
 
 /// A command, and the database that it is for.
@@ -228,7 +233,7 @@ pub(crate) fn listed(asked: Asked<'_>, visit: &mut Visit<'_>) -> Result<()> {
     visit(Touch { access, ..touch(facts, database, None) })
 }
 
-/// The databases whose users are asked for.
+/// The databases whose users or roles are asked for.
 pub(crate) fn users(asked: Asked<'_>, visit: &mut Visit<'_>) -> Result<()> {
     let Asked { facts, body, database } = asked;
     let mut one = |whom: &Bson| match whom {
@@ -243,6 +248,23 @@ pub(crate) fn users(asked: Asked<'_>, visit: &mut Visit<'_>) -> Result<()> {
         Some(single) => one(single),
         None => one(&Bson::Null),
     }
+}
+
+/// The users of a database or of all, and the collection that holds those of the dump.
+pub(crate) fn merged(asked: Asked<'_>, visit: &mut Visit<'_>) -> Result<()> {
+    let Asked { facts, body, .. } = asked;
+    let of = body.get_str("db").unwrap_or(EVERY_DATABASE);
+    visit(touch(facts, of, None))?;
+    for name in ["tempUsersCollection", "tempRolesCollection"] {
+        let Some((database, collection)) =
+            body.get_str(name).ok().and_then(|it| it.split_once('.'))
+        else {
+            continue;
+        };
+        let (collection, access) = (Some(collection), Access::Read);
+        visit(Touch { database, collection, access, changes: false })?;
+    }
+    Ok(())
 }
 
 /// The server; for `$ownOps` only what the client itself runs.

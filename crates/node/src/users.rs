@@ -6,6 +6,7 @@
 
 #[cfg(test)]
 mod page;
+mod privileges;
 mod roles;
 mod scram;
 
@@ -20,6 +21,7 @@ use sha2::{Digest, Sha256};
 
 pub(crate) use quorate_authentication::ScramMechanism as Mechanism;
 
+pub(crate) use self::privileges::privileges;
 pub(crate) use self::roles::Role;
 pub(crate) use self::scram::{credentials_to_document, decoy_credentials, failed, scram_refused};
 use quorate_protocol::Lock;
@@ -83,6 +85,12 @@ pub(crate) const EXTERNAL: &str = "$external";
 
 /// The database and the collection of the users.
 pub(crate) const USERS: (&str, &str) = ("admin", "system.users");
+
+/// The database and the collection that say in which form users are stored.
+pub(crate) const VERSIONS: (&str, &str) = ("admin", "system.version");
+
+/// The form in which users are stored: that of MongoDB since 3.0. Tools compare it before they move users.
+pub(crate) const AUTHENTICATION_SCHEMA: i32 = 5;
 
 /// Where users are stored.
 pub(crate) fn users_namespace() -> Namespace {
@@ -230,7 +238,10 @@ pub(crate) fn check_access(
             unknown => unknown.insert(roles_of(node, &who)?),
         };
         let is_allowed = |role: &Role| role.allows(needed, touch.database, touch.collection);
-        if roles.iter().any(is_allowed) || asks_about_itself(facts, command, &who) {
+        if roles.iter().any(is_allowed)
+            || asks_about_itself(facts, command, &who)
+            || asks_about_own_roles(facts, command, roles)
+        {
             return Ok(());
         }
         Err(refused(facts.name, needed, &touch))
@@ -253,6 +264,21 @@ fn asks_about_itself(facts: &CommandFacts, command: &Command, who: &LoggedIn) ->
             is("user", &who.name) && is("db", &who.database)
         }
         _ => false,
+    }
+}
+
+/// Whether a user asks for roles that it has, which needs no right.
+fn asks_about_own_roles(facts: &CommandFacts, command: &Command, roles: &[Role]) -> bool {
+    if facts.name != "rolesInfo" {
+        return false;
+    }
+    let is_own = |value: &Bson| {
+        Role::parse(value, command.database()).is_some_and(|asked| roles.contains(&asked))
+    };
+    match command.body.first() {
+        Some(Bson::Array(several)) => !several.is_empty() && several.iter().all(is_own),
+        Some(single) => is_own(single),
+        None => false,
     }
 }
 

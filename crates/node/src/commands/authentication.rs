@@ -13,7 +13,7 @@ use crate::error::{CommandError, Result};
 use crate::fields::Fields;
 use crate::users::{
     EXTERNAL, LoggedIn, Mechanism, Pending, decoy_credentials, failed, find_user, find_user_evenly,
-    scram_refused,
+    privileges, scram_refused,
 };
 
 /// Random bytes in a server's nonce.
@@ -141,19 +141,21 @@ pub(super) fn logout(request: &Request<'_>, _: Command) -> Result<Outcome> {
     reply(&doc! { "ok": 1.0 })
 }
 
-pub(super) fn connection_status(request: &Request<'_>, _: Command) -> Result<Outcome> {
+pub(super) fn connection_status(request: &Request<'_>, command: Command) -> Result<Outcome> {
     let who = request.context.client.login.state().user.clone();
     let (mut users, mut roles) = (Vec::new(), Vec::new());
     if let Some(who) = who {
         users.push(Bson::from(doc! { "user": &who.name, "db": &who.database }));
         if let Some(user) = find_user(request.node, &who.database, &who.name)? {
-            roles.extend(user.roles().iter().map(|role| Bson::from(role.to_document())));
+            roles = user.roles();
         }
     }
-    reply(&doc! {
-        "authInfo": { "authenticatedUsers": users, "authenticatedUserRoles": roles },
-        "ok": 1.0,
-    })
+    let named: Vec<_> = roles.iter().map(|role| Bson::from(role.to_document())).collect();
+    let mut info = doc! { "authenticatedUsers": users, "authenticatedUserRoles": named };
+    if Fields::new(&command.body, "connectionStatus").flag("showPrivileges")? {
+        info.insert("authenticatedUserPrivileges", privileges(&roles));
+    }
+    reply(&doc! { "authInfo": info, "ok": 1.0 })
 }
 
 /// What a hello asks about logging in: the mechanisms of a user, and a first message sent along.

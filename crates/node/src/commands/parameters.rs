@@ -13,6 +13,7 @@ use crate::fields::Fields;
 use crate::generic_arguments::is_generic;
 use crate::node::MAX_CLOCK_DRIFT_SECS;
 use crate::replication::IndexPrefetch;
+use crate::users::AUTHENTICATION_SCHEMA;
 
 /// What is read ahead of applying.
 const INDEX_PREFETCH: &str = "replIndexPrefetch";
@@ -40,6 +41,7 @@ fn parameters(request: &Request<'_>) -> Document {
     let mut parameters = doc! {
         "featureCompatibilityVersion": { "version": "7.0" },
         "enableTestCommands": request.node.options().test_commands,
+        "authSchemaVersion": AUTHENTICATION_SCHEMA,
         "authenticationMechanisms": ["SCRAM-SHA-1", "SCRAM-SHA-256", "MONGODB-X509"],
         "requireApiVersion": false,
         "logicalSessionRefreshMillis": 300_000,

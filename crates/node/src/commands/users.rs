@@ -8,15 +8,17 @@ use quorate_query::diff::ToldAs;
 use quorate_query::matcher::Matcher;
 
 use super::common::{WriteConcern, reply};
+use super::roles::Details;
 use crate::context::{Command, Interrupt, Outcome};
 use crate::dispatch::Request;
 use crate::error::{CommandError, ErrorCode, Result};
 use crate::fields::{Fields, check_known, to_raw, whole_number};
 use crate::finder::{Found, InterruptSlot};
+use crate::namespace::Namespace;
 use crate::select::Selection;
 use crate::users::{
-    EXTERNAL, Mechanism, Role, check_grant, credentials_to_document, find_users, scram_refused,
-    users_namespace,
+    AUTHENTICATION_SCHEMA, EXTERNAL, Mechanism, Role, VERSIONS, check_grant,
+    credentials_to_document, find_users, scram_refused, users_namespace,
 };
 use crate::writer::Writer;
 
@@ -58,17 +60,33 @@ pub(super) fn create_user(request: &Request<'_>, command: Command) -> Result<Out
     if let Some(custom) = fields.document("customData")? {
         document.insert("customData", custom.clone());
     }
-    let mut collection = writer.collection_or_create(&users_namespace())?;
-    let results = writer.insert(&mut collection, vec![to_raw(&document)?], true, true)?;
-    for result in results {
-        result.map_err(|error| match error.code {
-            ErrorCode::DUPLICATE_KEY => {
-                fail!(51003, "User \"{name}@{}\" already exists", request.database)
-            }
-            _ => error,
-        })?;
-    }
+    note_schema(&mut writer)?;
+    insert_user(&mut writer, &document).map_err(|error| match error.code {
+        ErrorCode::DUPLICATE_KEY => {
+            fail!(51003, "User \"{name}@{}\" already exists", request.database)
+        }
+        _ => error,
+    })?;
     Ok(concern.reply(to_raw(&doc! { "ok": 1.0 })?, writer.last_commit()))
+}
+
+pub(super) fn insert_user(writer: &mut Writer<'_>, document: &Document) -> Result<()> {
+    let mut collection = writer.collection_or_create(&users_namespace())?;
+    writer.insert(&mut collection, vec![to_raw(document)?], true, true)?.into_iter().collect()
+}
+
+/// Writes down in which form users are stored, before the first one is: a dump of them is worth nothing to
+/// mongorestore without it.
+pub(super) fn note_schema(writer: &mut Writer<'_>) -> Result<()> {
+    let namespace =
+        Namespace { database: VERSIONS.0.to_owned(), collection: VERSIONS.1.to_owned() };
+    let id = "authSchema";
+    if !stored(writer, &namespace, &doc! { "_id": id })?.is_empty() {
+        return Ok(());
+    }
+    let document = to_raw(&doc! { "_id": id, "currentVersion": AUTHENTICATION_SCHEMA })?;
+    let mut collection = writer.collection_or_create(&namespace)?;
+    writer.insert(&mut collection, vec![document], true, true)?.into_iter().collect()
 }
 
 pub(super) fn update_user(request: &Request<'_>, command: Command) -> Result<Outcome> {
@@ -127,15 +145,22 @@ fn change_user(
     let concern = WriteConcern::parse(command)?;
     let id = format!("{}.{name}", request.database);
     let mut writer = request.node.write(request.context.now);
-    let found =
-        stored(&writer, &doc! { "_id": id })?.pop().ok_or_else(|| unknown(request, name))?;
+    let found = stored(&writer, &users_namespace(), &doc! { "_id": id })?;
+    let found = found.into_iter().next().ok_or_else(|| unknown(request, name))?;
     let mut document = Document::try_from(&*found.document)?;
     change(&mut document);
-    let mut collection = writer.collection_or_create(&users_namespace())?;
-    let raw = to_raw(&document)?;
-    let told_as = ToldAs::Replacement;
-    writer.replace(&mut collection, found.record, &found.document, raw, (&told_as).into(), true)?;
+    replace_user(&mut writer, &found, &document)?;
     Ok(concern.reply(to_raw(&doc! { "ok": 1.0 })?, writer.last_commit()))
+}
+
+pub(super) fn replace_user(
+    writer: &mut Writer<'_>,
+    found: &Found,
+    document: &Document,
+) -> Result<()> {
+    let mut collection = writer.collection_or_create(&users_namespace())?;
+    let (raw, told_as) = (to_raw(document)?, ToldAs::Replacement);
+    writer.replace(&mut collection, found.record, &found.document, raw, (&told_as).into(), true)
 }
 
 pub(super) fn drop_user(request: &Request<'_>, command: Command) -> Result<Outcome> {
@@ -155,7 +180,7 @@ pub(super) fn drop_all_users(request: &Request<'_>, _: Command) -> Result<Outcom
 
 fn remove_users(request: &Request<'_>, query: &Document) -> Result<usize> {
     let mut writer = request.node.write(request.context.now);
-    let found = stored(&writer, query)?;
+    let found = stored(&writer, &users_namespace(), query)?;
     if let Some(collection) = writer.collection(&users_namespace()) {
         for user in &found {
             writer.remove(&collection, user.record, &user.document)?;
@@ -193,10 +218,29 @@ pub(super) fn users_info(request: &Request<'_>, command: Command) -> Result<Outc
         CommandError::bad_value("usersInfo takes a name, {user, db}, a list of them, or 1")
     })?;
     let with_credentials = fields.flag("showCredentials")?;
+    let with_custom_data = fields.boolean("showCustomData")?.unwrap_or(true);
+    let details = Details::read(&fields)?;
+    // MongoDB tells details of users that are named, for the sake of its caches; tools know that.
+    if details.any() && !query.contains_key("_id") && !query.contains_key("$or") {
+        return Err(CommandError::new(
+            ErrorCode::ILLEGAL_OPERATION,
+            "Privilege or restriction details require exact-match usersInfo queries.",
+        ));
+    }
     let filter = fields.document("filter")?.map(Matcher::parse).transpose()?;
     let mut shown = Vec::new();
-    for user in find_users(request.node, &query)? {
-        let user = user.public(with_credentials);
+    for found in find_users(request.node, &query)? {
+        let mut user = found.public(with_credentials);
+        if !with_custom_data {
+            user.remove("customData");
+        }
+        if details.any() {
+            // No role has others.
+            let roles = found.roles();
+            let named = roles.iter().map(|role| Bson::from(role.to_document()));
+            user.insert("inheritedRoles", named.collect::<Vec<_>>());
+            details.append(&mut user, &roles);
+        }
         if filter.as_ref().map_or(Ok(true), |filter| filter.matches(&user))? {
             shown.push(Bson::from(user));
         }
@@ -252,8 +296,13 @@ fn roles(request: &Request<'_>, fields: &Fields<'_>) -> Result<Option<Vec<Bson>>
     Ok(Some(roles))
 }
 
-fn stored(writer: &Writer<'_>, query: &Document) -> Result<Vec<Found>> {
-    let Some(collection) = writer.collection(&users_namespace()) else { return Ok(Vec::new()) };
+/// The documents of a collection that match a query, as the writer sees them.
+pub(super) fn stored(
+    writer: &Writer<'_>,
+    namespace: &Namespace,
+    query: &Document,
+) -> Result<Vec<Found>> {
+    let Some(collection) = writer.collection(namespace) else { return Ok(Vec::new()) };
     let matcher = Arc::new(Matcher::parse(query)?);
     let interrupt = InterruptSlot::new(Arc::new(Interrupt::default()));
     Selection::new(collection, writer.view().clone(), matcher, interrupt).run()?.collect()

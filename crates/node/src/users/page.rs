@@ -18,7 +18,7 @@ const BEGIN: &str = "<!-- The next two tables are made from the code: QUORATE_UP
 const END: &str = "<!-- End of the made tables. -->\n";
 
 /// The rights, by the names that the page gives them.
-const RIGHTS: [(Access, &str); 16] = [
+const RIGHTS: [(Access, &str); 18] = [
     (Access::Public, "none"),
     (Access::LoggedIn, "login"),
     (Access::Read, "read"),
@@ -31,6 +31,8 @@ const RIGHTS: [(Access, &str); 16] = [
     (Access::ReadProfile, "profile"),
     (Access::ReadCredentials, "credentials"),
     (Access::ListDatabases, "list"),
+    (Access::ReadParameters, "parameters"),
+    (Access::MergeUsers, "merge"),
     (Access::ClusterMonitor, "monitor"),
     (Access::ClusterAdmin, "admin"),
     (Access::Everything, "everything"),

@@ -32,6 +32,14 @@ impl Role {
         Some(Self { name: name.to_owned(), database: database.to_owned() })
     }
 
+    /// The built-in roles of a database.
+    pub(crate) fn built_in(database: &str) -> Vec<Self> {
+        let admin = if database == "admin" { &ADMIN_ROLES[..] } else { &[] };
+        let names = DATABASE_ROLES.iter().chain(admin);
+        let role = |name: &&str| Self { name: (*name).to_owned(), database: database.to_owned() };
+        names.map(role).collect()
+    }
+
     pub(crate) fn to_document(&self) -> Document {
         doc! { "role": &self.name, "db": &self.database }
     }
@@ -61,14 +69,23 @@ impl Role {
             // What a dump of everything reads, the oplog and the users too.
             "backup" => {
                 let whole = matches!(access, Access::ReadProfile | Access::ReadCredentials);
-                on_admin && (reads(access) || whole || lists(access))
+                on_admin && (reads(access) || whole || lists(access) || reads_parameters(access))
             }
-            "readWriteAnyDatabase" | "restore" => any && (writes(access) || lists(access)),
+            "readWriteAnyDatabase" => any && (writes(access) || lists(access)),
+            // A dump holds users. Tools compare a parameter before they put them in place.
+            "restore" => {
+                let of_dump = writes(access) || lists(access) || access == Access::MergeUsers;
+                any && (of_dump || reads_parameters(access))
+            }
             "dbAdminAnyDatabase" => any && (shapes(access) || lists(access)),
-            "userAdminAnyDatabase" => any && (manages_users(access) || lists(access)),
+            "userAdminAnyDatabase" => {
+                any && (manages_users(access) || lists(access) || access == Access::MergeUsers)
+            }
             "clusterMonitor" => {
                 on_admin
-                    && (matches!(access, Access::ClusterMonitor | Access::ListDatabases)
+                    && (access == Access::ClusterMonitor
+                        || lists(access)
+                        || reads_parameters(access)
                         || measures(access)
                         || reads(access) && shows_the_set(database, collection))
             }
@@ -108,8 +125,14 @@ fn lists(access: Access) -> bool {
     access == Access::ListDatabases
 }
 
+fn reads_parameters(access: Access) -> bool {
+    access == Access::ReadParameters
+}
+
 fn is_about_the_server(access: Access) -> bool {
-    matches!(access, Access::ClusterMonitor | Access::ClusterAdmin | Access::ListDatabases)
+    matches!(access, Access::ClusterMonitor | Access::ClusterAdmin)
+        || lists(access)
+        || reads_parameters(access)
 }
 
 /// Whether a collection tells of the set and its settings, and of no documents.
