@@ -29,6 +29,7 @@ use crate::index_keys::IndexField;
 use crate::namespace::Namespace;
 use crate::plan::same_key;
 use crate::scheduling::has_repetition;
+use crate::usage::Usage;
 
 /// The most indexes one collection may have.
 pub(crate) const MAX_INDEXES: usize = 64;
@@ -64,6 +65,8 @@ pub(crate) struct Collection {
     pub(crate) view: Option<View>,
     pub(crate) validator: Option<Validator>,
     pub(crate) indexes: Vec<Arc<Index>>,
+    /// How commands used it. Copies count together.
+    pub(crate) usage: Arc<Usage>,
 }
 
 /// The limits of a capped collection.
@@ -295,7 +298,8 @@ impl Collection {
             Ok(query) if !query.is_empty() => Some(Validator::parse(query)?),
             _ => None,
         };
-        Ok(Self { namespace, ident, uuid, options, capped, view, validator, indexes: Vec::new() })
+        let (indexes, usage) = (Vec::new(), Arc::default());
+        Ok(Self { namespace, ident, uuid, options, capped, view, validator, indexes, usage })
     }
 
     pub(crate) fn index(&self, name: &str) -> Option<&Arc<Index>> {

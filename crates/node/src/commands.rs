@@ -8,6 +8,7 @@ mod common;
 mod count;
 mod create;
 mod cursor_commands;
+mod data_size;
 mod default_concerns;
 mod delete;
 mod diagnostics;
@@ -118,8 +119,9 @@ pub(crate) static TABLE: &[CommandFacts] = &[
         .on(touched::merged)
         .fields(&["tempUsersCollection", "tempRolesCollection", "drop", "db"]),
     // The process and its settings.
-    command("hostInfo", diagnostics::host_info, "the machine it runs on")
-        .administers(ClusterMonitor),
+    command("hostInfo", outside::needs_a_process, "the machine it runs on")
+        .administers(ClusterMonitor)
+        .answered_by(Process),
     command("getCmdLineOpts", diagnostics::get_command_line, "how the server was started")
         .administers(ClusterMonitor),
     command("getLog", outside::needs_a_process, "recent log lines")
@@ -129,6 +131,8 @@ pub(crate) static TABLE: &[CommandFacts] = &[
     command("serverStatus", statistics::server_status, "counters of the server")
         .inspects(ClusterMonitor)
         .any_fields(),
+    command("top", statistics::top, "how often each collection was used, and for how long")
+        .administers(ClusterMonitor),
     command("getParameter", parameters::get_parameter, "parameters of the server")
         .administers(ReadParameters)
         .any_fields(),
@@ -387,6 +391,17 @@ pub(crate) static TABLE: &[CommandFacts] = &[
         .on(touched::named)
         .fields(&["scale", "verbose", "waitForLock", "numericOnly"])
         .scans(),
+    command(
+        "dataSize",
+        data_size::data_size,
+        "how large a collection is, or a range of keys in it",
+    )
+    .alias(&["datasize"])
+    .reads(Read)
+    .on(touched::fully_named)
+    .fields(&["keyPattern", "min", "max", "estimate"])
+    .without(&["maxSize", "maxObjects"])
+    .scans(),
     command("dbStats", statistics::database_statistics, "how much a database holds")
         .alias(&["dbstats"])
         .reads(Measure)

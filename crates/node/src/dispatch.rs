@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use bson::{Bson, RawBsonRef, RawDocumentBuf};
+use bson::{Bson, RawBsonRef, RawDocumentBuf, doc};
 use quorate_protocol::Timestamp;
 use quorate_query::Meter;
 
@@ -11,7 +11,7 @@ use crate::catalog::{Catalog, Collection};
 use crate::command_table::{CommandFacts, Effect};
 use crate::context::{Client, Command, Context, Outcome, Reply};
 use crate::error::{CommandError, ErrorCode, Result};
-use crate::fields::to_raw;
+use crate::fields::{to_raw, whole_number};
 use crate::finder::{Examined, InterruptSlot};
 use crate::generic_arguments::{self, ReadsAt};
 use crate::moments::Moment;
@@ -177,8 +177,23 @@ fn not_found(name: &str, is_for_tests: bool) -> CommandError {
     fail!(COMMAND_NOT_FOUND, "no such command: '{name}'{way}")
 }
 
+/// The answer to a client that asks what a command is for, with `help: true` beside its name; none to one that wants
+/// it done. Shells ask so for every command, also for those that end the server or drop a database.
+pub(crate) fn help(node: &Node, command: &Command) -> Option<RawDocumentBuf> {
+    let asked = match command.body.get("help")? {
+        Bson::Boolean(asked) => *asked,
+        number => whole_number(number).is_some_and(|number| number != 0),
+    };
+    let facts = command.facts().filter(|facts| !facts.test_only || node.options().test_commands)?;
+    let text = format!("help for: {} {}", facts.name, facts.help);
+    asked.then(|| to_raw(&doc! { "help": text, "ok": 1.0 }).unwrap_or_default())
+}
+
 /// Runs a command: errors become replies.
 pub(crate) fn run(node: &Node, context: &Context, command: Command) -> Outcome {
+    if let Some(help) = help(node, &command) {
+        return Outcome::Reply(help.into());
+    }
     let body = Arc::clone(&command.body);
     let result = prepare(node, context, &command, &body).and_then(|(facts, request)| {
         let writes = node.replication().filter(|_| facts.effect == Effect::Writes);

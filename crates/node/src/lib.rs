@@ -25,6 +25,7 @@ mod counters;
 mod cursors;
 mod default_concerns;
 mod dispatch;
+mod durations;
 mod fail_points;
 mod fields;
 mod finder;
@@ -59,6 +60,7 @@ mod test_support;
 mod touched;
 mod transactions;
 mod ttl;
+mod usage;
 mod users;
 mod writer;
 
@@ -73,13 +75,14 @@ pub use context::{
 };
 pub use cursors::{CURSOR_TIMEOUT, MAX_OPEN_CURSORS};
 pub use default_concerns::DefaultConcerns;
+pub use durations::tell_duration;
 pub use error::{CommandError, ErrorCode, Result};
 pub use fail_points::{Injection, MachineFaults};
 pub use helpers::{Helpers, Job};
 pub use namespace::{
     MAX_DATABASE_NAME_LENGTH, MAX_NAMESPACE_LENGTH, Namespace, check_database_name,
 };
-pub use node::{Block, Node, NodeOptions};
+pub use node::{Block, DiskRoom, Node, NodeOptions};
 pub use operations::{Connected, OperationId, Progress, Registered};
 pub use records::DocumentBytes;
 pub use replication::{

@@ -43,6 +43,7 @@ use crate::scheduling::LongWrite;
 use crate::scratch::Scratch;
 use crate::sessions::Sessions;
 use crate::transactions::{self, ChangedRows, EndQueue, KnownRows};
+use crate::usage::Usage;
 use crate::users::{Mechanism, scram_refused};
 use crate::writer::{WriteLock, Writer, WriterState, oplog_namespace};
 
@@ -73,6 +74,8 @@ pub struct NodeOptions {
     pub max_connections: usize,
     /// What is read ahead of applying, until `setParameter` says otherwise.
     pub index_prefetch: IndexPrefetch,
+    /// The allocator of the program, where it is known.
+    pub allocator: Option<&'static str>,
     /// Runs what keeps its thread for long: a write that waits for a transaction to end. A host whose
     /// threads serve many clients lets another thread take over meanwhile.
     pub block: Block,
@@ -131,6 +134,17 @@ pub struct Node {
     long_writes: AtomicUsize,
     /// Whether there is no room for what clients want to add.
     disk_full: AtomicBool,
+    usage: Usage,
+    disk_room: Lock<Option<DiskRoom>>,
+}
+
+/// How much room a disk has, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DiskRoom {
+    /// What it holds when it is full.
+    pub total: u64,
+    /// What can still be added.
+    pub free: u64,
 }
 
 impl Node {
@@ -186,6 +200,8 @@ impl Node {
             write_locks: AtomicU64::new(0),
             long_writes: AtomicUsize::new(0),
             disk_full: AtomicBool::new(false),
+            usage: Usage::default(),
+            disk_room: Lock::default(),
         };
         node.write(now).note_dropped_before();
         let salt = node.random_bytes(Mechanism::ScramSha256.salt_length());
@@ -219,6 +235,11 @@ impl Node {
     /// Runs a command. Errors become replies with `ok: 0`.
     pub fn run(&self, context: &Context, command: Command) -> Outcome {
         dispatch::run(self, context, command)
+    }
+
+    /// What a command is for, if that is all that its client asks.
+    pub fn help(&self, command: &Command) -> Option<RawDocumentBuf> {
+        dispatch::help(self, command)
     }
 
     /// How long a command may take: what its client allows, or for `getMore` what the command that
@@ -321,6 +342,15 @@ impl Node {
     /// If the store has failed, or even this finds no room.
     pub fn reclaim_room(&self, room: u64, stops: &dyn Fn() -> bool) -> Result<u64> {
         Ok(self.store.reclaim(room, stops)?)
+    }
+
+    /// Tells how much room there is on the disk where the data is.
+    pub fn set_disk_room(&self, room: DiskRoom) {
+        *self.disk_room.lock() = Some(room);
+    }
+
+    pub(crate) fn disk_room(&self) -> Option<DiskRoom> {
+        *self.disk_room.lock()
     }
 
     pub(crate) fn write_locks(&self) -> u64 {
@@ -578,6 +608,19 @@ impl Node {
 
     pub(crate) fn catalog(&self) -> Arc<Catalog> {
         Arc::clone(&self.catalog.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Does something with a collection as it is, if it is there.
+    pub(crate) fn with_collection(&self, namespace: &Namespace, run: impl FnOnce(&Collection)) {
+        let catalog = self.catalog.read().unwrap_or_else(PoisonError::into_inner);
+        if let Some(collection) = catalog.get(namespace) {
+            run(collection);
+        }
+    }
+
+    /// How long commands took, all together.
+    pub(crate) fn usage(&self) -> &Usage {
+        &self.usage
     }
 
     /// Compares all that the store holds with its checksums.

@@ -18,7 +18,6 @@ const NOT_OFFERED: &[(&str, &str)] = &[
     ("copydb", "use quorate dump and quorate restore"),
     ("createRole", "give users the built-in roles"),
     ("createSearchIndexes", "use createIndexes"),
-    ("dataSize", "use collStats"),
     ("dropAllRolesFromDatabase", "there are only the built-in roles"),
     ("dropConnections", "restart the member"),
     ("dropRole", "there are only the built-in roles"),
@@ -58,7 +57,6 @@ const NOT_OFFERED: &[(&str, &str)] = &[
     ("setUserWriteBlockMode", "use fsync with lock"),
     ("shardCollection", "there are no shards; use one replica set"),
     ("shardingState", "there are no shards; use one replica set"),
-    ("top", "use profile and system.profile"),
     ("updateRole", "give users the built-in roles"),
     ("validateDBMetadata", "use validate"),
 ];

@@ -205,6 +205,10 @@ impl Operations {
 }
 
 impl Operation {
+    pub(crate) fn command(&self) -> &CommandBody {
+        &self.command
+    }
+
     pub(crate) fn client(&self) -> &Client {
         &self.client
     }

@@ -185,15 +185,21 @@ fn output<'a>(stages: &'a [Bson], database: &'a str) -> Option<(&'a str, &'a str
 
 /// The collection that goes, and the one that comes or is replaced.
 pub(crate) fn rename(asked: Asked<'_>, visit: &mut Visit<'_>) -> Result<()> {
-    let Asked { facts, body, database } = asked;
-    for name in [body.first(), body.get("to")] {
-        let name = name.and_then(Bson::as_str).and_then(|name| name.split_once('.'));
-        match name {
-            Some((database, collection)) => visit(touch(facts, database, Some(collection)))?,
-            None => visit(touch(facts, database, None))?,
-        }
+    whole_name(asked, asked.body.first(), visit)?;
+    whole_name(asked, asked.body.get("to"), visit)
+}
+
+/// The collection that the first field names, with its database.
+pub(crate) fn fully_named(asked: Asked<'_>, visit: &mut Visit<'_>) -> Result<()> {
+    whole_name(asked, asked.body.first(), visit)
+}
+
+fn whole_name(asked: Asked<'_>, name: Option<&Bson>, visit: &mut Visit<'_>) -> Result<()> {
+    let Asked { facts, database, .. } = asked;
+    match name.and_then(Bson::as_str).and_then(|name| name.split_once('.')) {
+        Some((database, collection)) => visit(touch(facts, database, Some(collection))),
+        None => visit(touch(facts, database, None)),
     }
-    Ok(())
 }
 
 /// A collection or a view, and what the view stands on.

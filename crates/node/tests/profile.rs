@@ -216,3 +216,112 @@ fn counters_count_what_clients_asked_for() {
         assert!(after.get_document(section).is_ok(), "{section} in {after}");
     }
 }
+
+/// Runs a command as a shell does, and counts that it took so long.
+fn timed(member: &Member, command: Document, millis: u64) -> Document {
+    let mut command = command;
+    command.entry("$db".to_owned()).or_insert("db".into());
+    let parsed = Command::new(command.clone());
+    let registered = member.node.register(&context(), &parsed);
+    let reply = member.run_as(&context(), command);
+    member.node.count_time(&registered, parsed.facts(), Duration::from_millis(millis));
+    reply
+}
+
+/// What `top` tells of a collection: time in milliseconds and number, of each kind that is not 0.
+fn top(member: &Member, namespace: &str) -> Vec<(String, i64, i64)> {
+    let reply = member.ok(doc! {"top": 1, "$db": "admin"});
+    let totals = reply.get_document("totals").unwrap();
+    assert_eq!(totals.get_str("note").unwrap(), "all times in microseconds");
+    let Ok(of) = totals.get_document(namespace) else { return Vec::new() };
+    assert_eq!(of.len(), 9, "{of}");
+    let figures = of.iter().map(|(name, figures)| {
+        let number = |field: &str| figures.as_document().unwrap().get_i64(field).unwrap();
+        (name.clone(), number("time") / 1000, number("count"))
+    });
+    figures.filter(|(_, time, count)| (*time, *count) != (0, 0)).collect()
+}
+
+/// The manual, "top": reads and writes of all kinds, by collection.
+#[test]
+fn collections_tell_how_often_and_for_how_long_they_were_used() {
+    let member = Member::new();
+    member.insert("idle", vec![doc! {"_id": 1}]);
+    timed(&member, doc! {"insert": "c", "documents": [{"_id": 1}, {"_id": 2}]}, 1);
+    let found = timed(&member, doc! {"find": "c", "batchSize": 1}, 2);
+    let id = found.get_document("cursor").unwrap().get_i64("id").unwrap();
+    timed(&member, doc! {"getMore": id, "collection": "c"}, 4);
+    let update = doc! {"update": "c", "updates": [{"q": {"_id": 1}, "u": {"$set": {"x": 1}}}]};
+    timed(&member, update, 8);
+    timed(&member, doc! {"delete": "c", "deletes": [{"q": {"_id": 1}, "limit": 1}]}, 16);
+    timed(&member, doc! {"aggregate": "c", "pipeline": [], "cursor": {}}, 32);
+    timed(&member, doc! {"findAndModify": "c", "query": {"_id": 2}, "remove": true}, 64);
+    let index = doc! {"key": {"n": 1}, "name": "n_1"};
+    timed(&member, doc! {"createIndexes": "c", "indexes": [index]}, 128);
+    timed(&member, doc! {"collStats": "c"}, 256);
+    // Of no collection: one is not there, one names a user, one is about the server.
+    timed(&member, doc! {"find": "none"}, 1);
+    timed(&member, doc! {"createUser": "c", "pwd": "p", "roles": []}, 1);
+    timed(&member, doc! {"killCursors": "c", "cursors": [1_i64]}, 1);
+    let told = |name: &str, time: i64, count: i64| (name.to_owned(), time, count);
+    let expected = [
+        told("total", 511, 9),
+        told("readLock", 2 + 4 + 32 + 256, 4),
+        told("writeLock", 1 + 8 + 16 + 64 + 128, 5),
+        told("queries", 2, 1),
+        told("getmore", 4, 1),
+        told("insert", 1, 1),
+        told("update", 8, 1),
+        told("remove", 16, 1),
+        told("commands", 32 + 64 + 128 + 256, 4),
+    ];
+    assert_eq!(top(&member, "db.c"), expected);
+    assert_eq!(top(&member, "db.idle"), []);
+    assert_eq!(top(&member, "db.none"), []);
+    // Figures go with the collection, through any change of it but its end.
+    member.ok(doc! {"renameCollection": "db.c", "to": "db.d", "$db": "admin"});
+    assert_eq!(top(&member, "db.d"), expected);
+    member.ok(doc! {"drop": "d"});
+    member.insert("d", vec![doc! {"_id": 1}]);
+    assert_eq!(top(&member, "db.d"), []);
+}
+
+/// The manual, "$collStats" and "serverStatus": latencies of reads, writes and other commands.
+#[test]
+fn latencies_are_told_of_a_collection_and_of_all() {
+    let member = with_documents();
+    for millis in [1, 1, 3] {
+        timed(&member, doc! {"find": "c"}, millis);
+    }
+    timed(&member, doc! {"insert": "c", "documents": [{"_id": 99}]}, 5);
+    timed(&member, doc! {"ping": 1}, 7);
+    let stats = |collection: &str, options: Document| {
+        let stage = doc! {"$collStats": {"latencyStats": options}};
+        let reply = member.ok(doc! {"aggregate": collection, "pipeline": [stage], "cursor": {}});
+        let cursor = reply.get_document("cursor").unwrap();
+        let first = cursor.get_array("firstBatch").unwrap()[0].as_document().unwrap();
+        first.get_document("latencyStats").unwrap().clone()
+    };
+    let of_c = doc! {
+        "reads": {"latency": 5000_i64, "ops": 3_i64},
+        "writes": {"latency": 5000_i64, "ops": 1_i64},
+        "commands": {"latency": 0_i64, "ops": 0_i64},
+    };
+    assert_eq!(stats("c", doc! {}), of_c);
+    let none = doc! {"latency": 0_i64, "ops": 0_i64};
+    let idle = doc! {"reads": none.clone(), "writes": none.clone(), "commands": none};
+    assert_eq!(stats("none", doc! {}), idle);
+    let with_histogram = stats("c", doc! {"histograms": true});
+    let buckets = with_histogram.get_document("reads").unwrap().get_array("histogram").unwrap();
+    let expected =
+        [doc! {"micros": 512_i64, "count": 2_i64}, doc! {"micros": 2048_i64, "count": 1_i64}];
+    assert_eq!(*buckets, expected.map(Bson::from));
+    let status = member.ok(doc! {"serverStatus": 1});
+    let all = status.get_document("opLatencies").unwrap();
+    let operations = |class: &str| all.get_document(class).unwrap().get_i64("ops").unwrap();
+    assert_eq!([operations("reads"), operations("writes"), operations("commands")], [3, 1, 1]);
+    assert!(!all.get_document("reads").unwrap().contains_key("histogram"));
+    let status = member.ok(doc! {"serverStatus": 1, "opLatencies": {"histograms": true}});
+    let all = status.get_document("opLatencies").unwrap();
+    assert!(all.get_document("reads").unwrap().contains_key("histogram"));
+}

@@ -16,12 +16,14 @@ use std::time::{Duration, Instant};
 use bson::{Bson, Document, RawDocumentBuf, doc};
 use quorate_node::{
     Answerer, Awaited, Command, CommandBody, CommandError, CommandFacts, Context, ErrorCode,
-    Injection, Interrupt, Interruption, Outcome, Registered, Reply, WaitFor, tells_of_state_change,
+    Injection, Interrupt, Interruption, Outcome, Registered, Reply, WaitFor, tell_duration,
+    tells_of_state_change,
 };
 use quorate_protocol::OpTimeAndWallTime;
 use tokio::sync::{Notify, watch};
 
 use crate::connection::{Connection, ConnectionError, error_body, is_hello, read_more};
+use crate::host_info::host_info;
 use crate::logging::get_log;
 use crate::memory::set_thrift;
 use crate::patience::Patience;
@@ -154,10 +156,14 @@ impl Connection {
             Err(Ended::Close) => return Ok(None),
             Err(Ended::Failed(error)) => return Err(error),
         };
-        // Intentional waits are not slow.
-        if !is_hello(operation.name()) && !operation.has_waited() {
+        if !is_hello(operation.name()) {
             let took = self.shared.clock.monotonic().since(started);
-            self.tell(&operation, took, &body);
+            tell_duration(&mut body, operation.name(), took);
+            self.shared.node.count_time(&operation, facts, took);
+            // Intentional waits are not slow.
+            if !operation.has_waited() {
+                self.tell(&operation, took, &body);
+            }
         }
         drop(operation);
         // A client takes an injected error for new only if it does not know better.
@@ -197,6 +203,9 @@ impl Connection {
         command: Command,
         context: &mut Context,
     ) -> Result<RawDocumentBuf, Ended> {
+        if let Some(help) = shared.node.help(&command) {
+            return Ok(help);
+        }
         let injection = self.inject(&command, context).await?;
         self.answer_here(&command, context).await?;
         let (mut admitted, command) = self.admit(shared, command, context).await?;
@@ -286,6 +295,7 @@ impl Connection {
         let Shared { gate, node, durability, .. } = &*self.shared;
         let document = match command.name() {
             "getLog" => get_log(command)?,
+            "hostInfo" => host_info(context.now.wall, &node.options().host),
             "shutdown" => {
                 self.shared.ending.send_replace(true);
                 return Err(Ended::Close);

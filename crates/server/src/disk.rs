@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use quorate_node::DiskRoom;
 use rustix::fs::statvfs;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, MissedTickBehavior, interval};
@@ -96,6 +97,7 @@ pub(crate) async fn watch(directory: PathBuf, shared: Arc<Shared>) {
         // A disk that hangs must not hold a worker.
         let looked = tokio::task::spawn_blocking(move || Room::of(&place)).await;
         let Ok(Ok(mut room)) = looked else { continue };
+        shared.node.set_disk_room(DiskRoom { total: room.total, free: room.free });
         if shared.files.is_full() {
             room.free = 0;
         }

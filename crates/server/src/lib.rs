@@ -23,6 +23,7 @@ mod dialer;
 mod disk;
 mod durability;
 mod hello_stream;
+mod host_info;
 mod key_files;
 mod leaving;
 mod logging;

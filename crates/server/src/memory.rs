@@ -60,6 +60,16 @@ unsafe impl GlobalAlloc for Allocator {
     }
 }
 
+/// The name of the allocator that this program has: not every one that serves need have ours.
+pub(crate) fn allocator_name() -> &'static str {
+    let probe = Box::new(0_u64);
+    let place: *const u64 = &*probe;
+    #[allow(unsafe_code, reason = "mimalloc is asked through its C functions")]
+    // SAFETY: the function takes any pointer, and only compares it with the regions that it has.
+    let is_ours = unsafe { libmimalloc_sys::mi_is_in_heap_region(place.cast()) };
+    if is_ours { "mimalloc" } else { "system" }
+}
+
 /// By how much the process must have grown, or its operations must hold less, since the last purge.
 const NOTABLE: u64 = 32 << 20;
 

@@ -17,6 +17,7 @@ use tokio::task::JoinHandle;
 use crate::accepting::Listeners;
 use crate::clock::Clock;
 use crate::descriptors::Descriptors;
+use crate::memory::allocator_name;
 use crate::privacy::{keep_files_private, private_directory};
 use crate::replica_set::{Cut, ReplicaSetOptions};
 use crate::scratch::ScratchDirectory;
@@ -222,6 +223,7 @@ fn open(
         test_commands: options.test_commands,
         max_connections: options.server.max_connections,
         index_prefetch: options.index_prefetch,
+        allocator: Some(allocator_name()),
         block: Block(write_turns::block),
         scratch: directory.as_ref().map(|directory| {
             Arc::new(ScratchDirectory::new(directory.join("scratch"))) as Arc<dyn Scratch>

@@ -288,8 +288,12 @@ fn modify_index(
     let hidden = fields.boolean("hidden")?.map(Bson::Boolean);
     for (name, value) in [("expireAfterSeconds", expiry), ("hidden", hidden)] {
         let Some(value) = value else { continue };
-        let old = spec.insert(name, value.clone()).unwrap_or(Bson::Boolean(false));
-        answer.insert(format!("{name}_old"), old);
+        // An index that is not hidden says nothing of it, as one that never was.
+        let old = match value {
+            Bson::Boolean(false) => spec.remove(name),
+            _ => spec.insert(name, value.clone()),
+        };
+        answer.insert(format!("{name}_old"), old.unwrap_or(Bson::Boolean(false)));
         answer.insert(format!("{name}_new"), value.clone());
     }
     let mut changed = Index::from_spec(index.ident, spec)?;

@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use bson::{Bson, Document, doc};
 use quorate_query::matcher::Matcher;
-use quorate_wire::to_bson_date_time;
 
 use super::common::reply;
 use crate::command_table::{Access, Effect};
@@ -29,12 +28,11 @@ pub(super) fn ping(request: &Request<'_>, command: Command) -> Result<Outcome> {
     ok(request, command)
 }
 
-pub(super) fn build_info(_: &Request<'_>, _: Command) -> Result<Outcome> {
-    reply(&doc! {
+pub(super) fn build_info(request: &Request<'_>, _: Command) -> Result<Outcome> {
+    let mut answer = doc! {
         "version": COMPATIBLE_VERSION,
         "gitVersion": env!("CARGO_PKG_VERSION"),
         "modules": ["quorate"],
-        "allocator": "system",
         "javascriptEngine": "none",
         "sysInfo": "deprecated",
         "versionArray": COMPATIBLE_VERSION_ARRAY.map(Bson::from).to_vec(),
@@ -43,24 +41,12 @@ pub(super) fn build_info(_: &Request<'_>, _: Command) -> Result<Outcome> {
         "maxBsonObjectSize": quorate_wire::MAX_BSON_OBJECT_SIZE as i32,
         "storageEngines": ["lsm"],
         "quorateVersion": env!("CARGO_PKG_VERSION"),
-        "ok": 1.0,
-    })
-}
-
-pub(super) fn host_info(request: &Request<'_>, _: Command) -> Result<Outcome> {
-    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    reply(&doc! {
-        "system": {
-            "currentTime": to_bson_date_time(request.context.now.wall),
-            "hostname": &request.node.options().host,
-            "cpuAddrSize": 64,
-            "numCores": cores as i32,
-            "cpuArch": std::env::consts::ARCH,
-        },
-        "os": { "type": std::env::consts::OS, "name": std::env::consts::OS, "version": "" },
-        "extra": {},
-        "ok": 1.0,
-    })
+    };
+    if let Some(allocator) = request.node.options().allocator {
+        answer.insert("allocator", allocator);
+    }
+    answer.insert("ok", 1.0);
+    reply(&answer)
 }
 
 pub(super) fn whats_my_uri(request: &Request<'_>, _: Command) -> Result<Outcome> {
@@ -78,8 +64,10 @@ pub(super) fn list_commands(request: &Request<'_>, _: Command) -> Result<Outcome
                 "requiresAuth": facts.access != Access::Public,
                 "role": facts.access.role(),
                 "secondaryOk": facts.effect == Effect::Inspects,
+                "secondaryOverrideOk": facts.effect == Effect::Reads,
                 "adminOnly": facts.admin_only,
                 "apiVersions": if facts.in_stable_api { vec!["1"] } else { vec![] },
+                "deprecatedApiVersions": [],
             },
         );
     }

@@ -16,17 +16,23 @@ use crate::context::{Command, Outcome};
 use crate::cursors::CursorStatistics;
 use crate::dispatch::Request;
 use crate::error::{CommandError, ErrorCode, Result};
-use crate::fields::Fields;
+use crate::fields::{Fields, whole_number};
 use crate::index_sizes::index_size;
 use crate::namespace::Namespace;
+use crate::node::DiskRoom;
 use crate::records::{View, index_entry, parse_record};
 use crate::replication::append_hello;
+use crate::usage::Usage;
 use crate::writer::{Totals, index_keys_of};
 
 /// Problems that `validate` lists before it only counts them.
 const MAX_LISTED_PROBLEMS: usize = 100;
 
-pub(super) fn server_status(request: &Request<'_>, _: Command) -> Result<Outcome> {
+/// What `serverStatus` always tells; the rest are sections, which a client may leave out.
+const BASICS: [&str; 8] =
+    ["host", "version", "process", "pid", "uptime", "uptimeMillis", "uptimeEstimate", "localTime"];
+
+pub(super) fn server_status(request: &Request<'_>, command: Command) -> Result<Outcome> {
     let (now, started) = (request.context.now, request.node.started());
     let uptime = now.monotonic.since(started.monotonic);
     let CursorStatistics { open, pinned, no_timeout, timed_out, opened } =
@@ -73,6 +79,7 @@ pub(super) fn server_status(request: &Request<'_>, _: Command) -> Result<Outcome
         "metrics": metrics,
         "transactions": request.node.transaction_statistics(request.context.now),
         "changeStreams": request.node.change_stream_statistics()?,
+        "opLatencies": operation_latencies(request, &command)?,
     };
     status.extend(store_sections(request.node.store_statistics()));
     status.extend(request.node.counters().sections());
@@ -84,11 +91,36 @@ pub(super) fn server_status(request: &Request<'_>, _: Command) -> Result<Outcome
         let mut set = Document::new();
         append_hello(request.node, &request.context.client, false, &mut set);
         set.remove("lastWrite");
+        // mongostat knows a primary by this name only.
+        set.insert("ismaster", set.get_bool("isWritablePrimary").unwrap_or(false));
         status.insert("repl", set);
         status.insert("flowControl", replication.flow_statistics(now));
     }
+    for section in left_out(&command) {
+        status.remove(section);
+    }
     status.insert("ok", 1.0);
     reply(&status)
+}
+
+/// The sections that a client does not want.
+fn left_out(command: &Command) -> impl Iterator<Item = &str> {
+    let unwanted = |value: &Bson| match value {
+        Bson::Boolean(wanted) => !wanted,
+        number => whole_number(number) == Some(0),
+    };
+    let named = command.body.iter().skip(1).filter(move |(_, value)| unwanted(value));
+    named.map(|(name, _)| name).filter(|name| !BASICS.contains(name))
+}
+
+fn operation_latencies(request: &Request<'_>, command: &Command) -> Result<Document> {
+    let histograms = match command.body.get("opLatencies") {
+        Some(Bson::Document(options)) => {
+            Fields::new(options, "serverStatus.opLatencies").flag("histograms")?
+        }
+        _ => false,
+    };
+    Ok(request.node.usage().latencies(histograms))
 }
 
 /// What the store has done, and what it takes on disk.
@@ -142,6 +174,25 @@ fn parse_process(status: &str, stat: &str) -> Option<(Document, i64)> {
     Some((memory, faults))
 }
 
+/// Collections that `top` tells of: more would not fit into a reply.
+const MAX_TOLD: usize = 32_768;
+
+/// How often each collection was used, and for how long.
+pub(super) fn top(request: &Request<'_>, _: Command) -> Result<Outcome> {
+    let mut totals = doc! { "note": "all times in microseconds" };
+    for collection in request.node.catalog().collections() {
+        let Some(figures) = collection.usage.top() else { continue };
+        if totals.len() > MAX_TOLD {
+            return Err(CommandError::new(
+                ErrorCode::BSON_OBJECT_TOO_LARGE,
+                "too many collections are in use for one reply; ask for one with $collStats",
+            ));
+        }
+        totals.insert(collection.namespace.to_string(), figures);
+    }
+    reply(&doc! { "totals": totals, "ok": 1.0 })
+}
+
 pub(super) fn collection_statistics(request: &Request<'_>, command: Command) -> Result<Outcome> {
     let namespace = request.namespace(&command)?;
     let scale = scale(&Fields::new(&command.body, "collStats"))?;
@@ -173,12 +224,17 @@ pub(super) fn stage_figures(
         "host": &request.node.options().host,
         "localTime": to_bson_date_time(request.context.now.wall),
     };
-    if let Some(section) = ["latencyStats", "queryExecStats"].into_iter().find(|it| fields.has(it))
-    {
+    if fields.has("queryExecStats") {
         return Err(fail!(
             COMMAND_NOT_SUPPORTED,
-            "$collStats with {section} is not offered; use profile and system.profile"
+            "$collStats with queryExecStats is not offered; use profile and system.profile"
         ));
+    }
+    if let Some(options) = fields.document("latencyStats")? {
+        let options = Fields::new(options, "$collStats.latencyStats");
+        let idle = Usage::default();
+        let usage = collection.map_or(&idle, |found| &*found.usage);
+        answer.insert("latencyStats", usage.latencies(options.flag("histograms")?));
     }
     let (storage, count) = (fields.document("storageStats")?, fields.document("count")?);
     if storage.is_none() && count.is_none() {
@@ -260,7 +316,7 @@ pub(super) fn database_statistics(request: &Request<'_>, command: Command) -> Re
     }
     let bytes = totals.bytes as i64;
     let average = totals.bytes.checked_div(totals.documents).unwrap_or(0);
-    reply(&doc! {
+    let mut answer = doc! {
         "db": request.database,
         "collections": collections,
         "views": views,
@@ -272,8 +328,15 @@ pub(super) fn database_statistics(request: &Request<'_>, command: Command) -> Re
         "indexSize": index_bytes as f64 / scale as f64,
         "totalSize": (bytes + index_bytes) as f64 / scale as f64,
         "scaleFactor": scale as f64,
-        "ok": 1.0,
-    })
+    };
+    // A member in memory has no disk.
+    if let Some(DiskRoom { total, free }) = request.node.disk_room() {
+        let used = total.saturating_sub(free);
+        answer.insert("fsUsedSize", used as f64 / scale as f64);
+        answer.insert("fsTotalSize", total as f64 / scale as f64);
+    }
+    answer.insert("ok", 1.0);
+    reply(&answer)
 }
 
 pub(super) fn validate(request: &Request<'_>, command: Command) -> Result<Outcome> {

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a panic is the report")]
 
+mod figures;
 mod indexes;
 mod odd_documents;
 mod output;

@@ -59,7 +59,8 @@ fn coll_stats_tells_the_sections_that_are_asked_for() {
     };
     assert_eq!(code("c", doc! {"count": 1}.into()), 14);
     assert_eq!(code("c", doc! {"storageStats": {"scale": 0}}.into()), 2);
-    assert_eq!(code("c", doc! {"latencyStats": {}}.into()), 115);
+    assert_eq!(sections(&told(doc! {"latencyStats": {}})), ["latencyStats"]);
+    assert_eq!(code("c", doc! {"queryExecStats": {}}.into()), 115);
     assert_eq!(code("c", 1.into()), 9);
     assert_eq!(code("missing", doc! {"count": {}}.into()), 26);
     let missing = member.ok(aggregate("missing", vec![doc! {"$collStats": {}}]));

@@ -16,5 +16,6 @@ mod reading;
 #[path = "../replica_set/set.rs"]
 mod set;
 mod step_down;
+mod tools;
 mod transactions;
 mod waiting;
