@@ -7,35 +7,33 @@
 use quorate_connection_string::{ConnectionString, Credential};
 use serde_json::{Value, json};
 
-use crate::ScenarioFile;
 use crate::uri::check_cases;
+use crate::{Result, ScenarioFile, ensure};
 
 /// Judges one file.
-pub(crate) fn check(file: &ScenarioFile) -> Result<(), String> {
+pub(crate) fn check(file: &ScenarioFile) -> Result<()> {
     check_cases(file, check_case)
 }
 
-fn check_case(case: &Value) -> Result<(), String> {
+fn check_case(case: &Value) -> Result<()> {
     let uri = case["uri"].as_str().ok_or("the case has no uri")?;
     let valid = case["valid"].as_bool().ok_or("the case does not say whether it is valid")?;
     let credential = match (read(uri), valid) {
         (Err(_), false) => return Ok(()),
-        (Ok(_), false) => return Err("accepted, although it is invalid".to_owned()),
-        (Err(error), true) => return Err(format!("refused: {error}")),
+        (Ok(_), false) => bail!("accepted, although it is invalid"),
+        (Err(error), true) => bail!("refused: {error}"),
         (Ok(credential), true) => credential,
     };
     let actual = credential.as_ref().map_or(Value::Null, describe);
-    if actual == case["credential"] {
-        Ok(())
-    } else {
-        Err(format!("the credential should be {}, is {actual}", case["credential"]))
-    }
+    ensure(actual == case["credential"], || {
+        format!("the credential should be {}, is {actual}", case["credential"])
+    })
 }
 
-fn read(uri: &str) -> Result<Option<Credential>, String> {
-    let connection = ConnectionString::parse(uri).map_err(|error| error.to_string())?;
+fn read(uri: &str) -> Result<Option<Credential>> {
+    let connection = ConnectionString::parse(uri)?;
     if let Some(credential) = connection.credential() {
-        credential.check_complete().map_err(|error| error.to_string())?;
+        credential.check_complete()?;
     }
     Ok(connection.credential().cloned())
 }

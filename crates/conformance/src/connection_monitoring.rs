@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use quorate_client::Clock;
 use quorate_client::dial::{
-    Connection, Connector, Environment, Handshake, Stream, client_metadata,
+    Connection, Connector, Environment, EstablishError, Handshake, Stream, client_metadata,
 };
 use quorate_client::pool::{
     CheckOutError, ConnectionId, Establish, Established, Pool, PoolEvent, PoolEventKind,
@@ -23,31 +23,30 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
-use crate::ScenarioFile;
 use crate::harness::raw;
+use crate::{Result, ScenarioFile};
 
 /// How long an event may take that the scenario gives no limit for.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-pub(crate) fn check(file: &ScenarioFile) -> Result<(), String> {
+pub(crate) fn check(file: &ScenarioFile) -> Result<()> {
     let integration = text(&file.json, "style")? == "integration";
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .start_paused(!integration)
-        .build()
-        .map_err(|error| error.to_string())?;
+        .build()?;
     runtime.block_on(run(&file.json, integration))
 }
 
-async fn run(scenario: &Value, integration: bool) -> Result<(), String> {
+async fn run(scenario: &Value, integration: bool) -> Result<()> {
     let (options, app_name) = pool_options(scenario.get("poolOptions"))?;
     let server = match integration {
-        true => Some(FakeServer::start().await.map_err(|error| error.to_string())?),
+        true => Some(FakeServer::start().await?),
         false => None,
     };
     if let (Some(server), Some(fail_point)) = (&server, scenario.get("failPoint")) {
         let command = raw(fail_point)?;
-        server.set_fail_point(FailPoint::from_command(&command).map_err(|e| e.to_string())?);
+        server.set_fail_point(FailPoint::from_command(&command)?);
     }
     let address = match &server {
         Some(server) => server.address().clone(),
@@ -71,18 +70,18 @@ async fn run(scenario: &Value, integration: bool) -> Result<(), String> {
     judge(scenario, &runner.log.events(), outcome)
 }
 
-fn judge(scenario: &Value, events: &[Value], outcome: Result<(), Failure>) -> Result<(), String> {
+fn judge(scenario: &Value, events: &[Value], outcome: Result<(), Failure>) -> Result<()> {
     match (scenario.get("error"), outcome) {
         (None, Ok(())) => {}
-        (None, Err(failure)) => return Err(format!("unexpected {failure:?}")),
-        (Some(error), Ok(())) => return Err(format!("{error} was expected and did not happen")),
+        (None, Err(failure)) => bail!("unexpected {failure:?}"),
+        (Some(error), Ok(())) => bail!("{error} was expected and did not happen"),
         (Some(expected), Err(Failure { kind, message })) => {
             if text(expected, "type")? != kind {
-                return Err(format!("a {kind} ({message}) instead of {expected}"));
+                bail!("a {kind} ({message}) instead of {expected}");
             }
             let beginning = text(expected, "message")?;
             if !message.starts_with(beginning) {
-                return Err(format!("{message:?} does not begin with {beginning:?}"));
+                bail!("{message:?} does not begin with {beginning:?}");
             }
         }
     }
@@ -94,7 +93,7 @@ fn judge(scenario: &Value, events: &[Value], outcome: Result<(), Failure>) -> Re
         match actual.get(position) {
             Some(actual) if matches(expected, actual) => {}
             other => {
-                return Err(format!("event {position}: {expected} expected, {other:?} found"));
+                bail!("event {position}: {expected} expected, {other:?} found");
             }
         }
     }
@@ -131,7 +130,7 @@ impl Failure {
         Self { kind: "ScenarioError", message: message.into() }
     }
 
-    fn check_out(error: CheckOutError<String>) -> Self {
+    fn check_out(error: CheckOutError<EstablishError>) -> Self {
         let kind = match &error {
             CheckOutError::PoolClosed { .. } => "PoolClosedError",
             CheckOutError::PoolCleared { .. } => "PoolClearedError",
@@ -343,26 +342,25 @@ impl Pooled for Member {
 
 impl Establish for Shared {
     type Connection = Member;
-    type Error = String;
+    type Error = EstablishError;
 
     async fn establish(
         &self,
         _: ConnectionId,
         _: PoolGeneration,
-    ) -> Result<Established<Member>, String> {
+    ) -> Result<Established<Member>, EstablishError> {
         let Some(handshake) = &self.0.handshake else {
             return Ok(Established { connection: Member(None), service_id: None });
         };
         let connector = Connector::default();
-        let stream = connector.connect(&self.0.address).await.map_err(|e| e.to_string())?;
+        let stream = connector.connect(&self.0.address).await.map_err(EstablishError::Connect)?;
         let mut connection = Connection::new(stream);
-        let shaken = handshake.shake(&mut connection, &self.0.address, None).await;
-        shaken.map_err(|error| error.to_string())?;
+        handshake.shake(&mut connection, &self.0.address, None).await?;
         Ok(Established { connection: Member(Some(connection)), service_id: None })
     }
 
     /// As discovery does after an error that no overload explains.
-    fn on_failure(&self, _: &String, generation: PoolGeneration) {
+    fn on_failure(&self, _: &EstablishError, generation: PoolGeneration) {
         if let Some(pool) = self.0.pool.get()
             && pool.generation() == generation
         {
@@ -383,7 +381,7 @@ fn handshake(app_name: Option<&str>) -> Handshake {
     }
 }
 
-fn pool_options(json: Option<&Value>) -> Result<(PoolOptions, Option<String>), String> {
+fn pool_options(json: Option<&Value>) -> Result<(PoolOptions, Option<String>)> {
     let mut options = PoolOptions::default();
     let mut app_name = None;
     let given = json.and_then(Value::as_object).into_iter().flatten();
@@ -402,12 +400,14 @@ fn pool_options(json: Option<&Value>) -> Result<(PoolOptions, Option<String>), S
             // Negative means that nothing happens in the background.
             "backgroundThreadIntervalMS" => options.maintenance_interval = millis().ok(),
             "appName" => app_name = value.as_str().map(str::to_owned),
-            other => return Err(format!("unknown pool option {other}")),
+            other => bail!("unknown pool option {other}"),
         }
     }
     Ok((options, app_name))
 }
 
-fn text<'a>(json: &'a Value, key: &str) -> Result<&'a str, String> {
-    json.get(key).and_then(Value::as_str).ok_or_else(|| format!("there is no {key} in {json}"))
+fn text<'a>(json: &'a Value, key: &str) -> Result<&'a str> {
+    json.get(key)
+        .and_then(Value::as_str)
+        .ok_or_else(|| format!("there is no {key} in {json}").into())
 }

@@ -6,10 +6,10 @@ use quorate_protocol::{ElectionId, SetVersion, TopologyVersion};
 use quorate_server_discovery::{ServerDescription, ServerType};
 use serde_json::{Map, Value};
 
-use crate::ScenarioFile;
 use crate::harness::{Harness, address};
+use crate::{Context, Result, ScenarioFile, ensure};
 
-pub(crate) fn check(file: &ScenarioFile) -> Result<(), String> {
+pub(crate) fn check(file: &ScenarioFile) -> Result<()> {
     let uri = file.json.get("uri").and_then(Value::as_str).ok_or("no uri")?;
     let phases = file.json.get("phases").and_then(Value::as_array).ok_or("no phases")?;
     let mut harness = Harness::new(uri)?;
@@ -21,7 +21,7 @@ pub(crate) fn check(file: &ScenarioFile) -> Result<(), String> {
             harness.fail_application(error)?;
         }
         let outcome = phase.get("outcome").and_then(Value::as_object).ok_or("no outcome")?;
-        topology_is(&harness, outcome).map_err(|reason| format!("phase {number}: {reason}"))?;
+        topology_is(&harness, outcome).context(format_args!("phase {number}"))?;
     }
     Ok(())
 }
@@ -30,7 +30,7 @@ pub(crate) fn list<'v>(value: &'v Value, key: &str) -> &'v [Value] {
     value.get(key).and_then(Value::as_array).map_or(&[], Vec::as_slice)
 }
 
-fn topology_is(harness: &Harness, outcome: &Map<String, Value>) -> Result<(), String> {
+fn topology_is(harness: &Harness, outcome: &Map<String, Value>) -> Result<()> {
     let description = harness.topology.description();
     for (key, expected) in outcome {
         match key.as_str() {
@@ -52,21 +52,16 @@ fn topology_is(harness: &Harness, outcome: &Map<String, Value>) -> Result<(), St
                 for (name, expected) in expected {
                     let address = address(Some(&Value::String(name.clone())))?;
                     let server = description.server(&address).ok_or("a server is missing")?;
-                    server_is(harness, server, expected)
-                        .map_err(|reason| format!("{name}: {reason}"))?;
+                    server_is(harness, server, expected).context(name)?;
                 }
             }
-            other => return Err(format!("an outcome with the unknown key {other}")),
+            other => bail!("an outcome with the unknown key {other}"),
         }
     }
     Ok(())
 }
 
-fn server_is(
-    harness: &Harness,
-    server: &ServerDescription,
-    expected: &Value,
-) -> Result<(), String> {
+fn server_is(harness: &Harness, server: &ServerDescription, expected: &Value) -> Result<()> {
     for (key, expected) in expected.as_object().ok_or("a server that is no document")? {
         match key.as_str() {
             // To a client that checks servers in parallel, a rumoured primary is an Unknown server.
@@ -81,7 +76,7 @@ fn server_is(
             "error" => {
                 let error = server.error().map(ToString::to_string).unwrap_or_default();
                 if !error.contains(text(expected)) {
-                    return Err(format!("error {error:?} does not contain {expected}"));
+                    bail!("error {error:?} does not contain {expected}");
                 }
             }
             "setName" => same(key, server.set_name(), expected.as_str())?,
@@ -108,42 +103,35 @@ fn server_is(
                 let expected = expected.get("generation").and_then(Value::as_u64);
                 same(key, generation.map(|generation| generation.0), expected)?;
             }
-            other => return Err(format!("a server with the unknown key {other}")),
+            other => bail!("a server with the unknown key {other}"),
         }
     }
     Ok(())
 }
 
-fn same<T: PartialEq + std::fmt::Debug>(key: &str, found: T, expected: T) -> Result<(), String> {
-    if found == expected {
-        Ok(())
-    } else {
-        Err(format!("{key} is {found:?}, expected {expected:?}"))
-    }
+fn same<T: PartialEq + std::fmt::Debug>(key: &str, found: T, expected: T) -> Result<()> {
+    ensure(found == expected, || format!("{key} is {found:?}, expected {expected:?}"))
 }
 
 fn text(value: &Value) -> &str {
     value.as_str().unwrap_or_default()
 }
 
-fn election_id(value: &Value) -> Result<Option<ElectionId>, String> {
+fn election_id(value: &Value) -> Result<Option<ElectionId>> {
     match value {
         Value::Null => Ok(None),
         value => {
-            let id = text(&value["$oid"]).parse().map_err(|error| format!("{error}"))?;
+            let id = text(&value["$oid"]).parse()?;
             Ok(Some(ElectionId(id)))
         }
     }
 }
 
-fn topology_version(value: &Value) -> Result<Option<TopologyVersion>, String> {
+fn topology_version(value: &Value) -> Result<Option<TopologyVersion>> {
     if value.is_null() {
         return Ok(None);
     }
     let process_id = text(&value["processId"]["$oid"]).parse();
     let counter = text(&value["counter"]["$numberLong"]).parse();
-    Ok(Some(TopologyVersion {
-        process_id: process_id.map_err(|error| format!("{error}"))?,
-        counter: counter.map_err(|error| format!("{error}"))?,
-    }))
+    Ok(Some(TopologyVersion { process_id: process_id?, counter: counter? }))
 }

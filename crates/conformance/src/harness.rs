@@ -19,6 +19,8 @@ use quorate_server_discovery::{
 use quorate_wire::{command_error, parse_hello};
 use serde_json::Value;
 
+use crate::Result;
+
 /// A check comes up after at most this many deadlines.
 const MAX_DEADLINES: usize = 1000;
 
@@ -33,12 +35,11 @@ pub(crate) struct Harness {
 }
 
 impl Harness {
-    pub(crate) fn new(uri: &str) -> Result<Self, String> {
-        let string = ConnectionString::parse(uri).map_err(|error| error.to_string())?;
+    pub(crate) fn new(uri: &str) -> Result<Self> {
+        let string = ConnectionString::parse(uri)?;
         let options = DiscoveryOptions::from_connection_string(&string);
         let now = MonotonicTime::from_millis(1);
-        let topology =
-            Topology::new(&options, TopologyId(42), 42, now).map_err(|error| error.to_string())?;
+        let topology = Topology::new(&options, TopologyId(42), 42, now)?;
         let mut harness = Self { topology, events: Vec::new(), now, checks: BTreeMap::new() };
         harness.drain();
         Ok(harness)
@@ -46,7 +47,7 @@ impl Harness {
 
     /// `["a:27017", {ok: 1, …}]`: the server's answer to its next check. An empty document stands for
     /// a network error.
-    pub(crate) fn respond(&mut self, response: &Value) -> Result<(), String> {
+    pub(crate) fn respond(&mut self, response: &Value) -> Result<()> {
         let server = address(response.get(0))?;
         let reply = response.get(1).ok_or("a response without a reply")?;
         let check = self.check_of(&server)?;
@@ -74,7 +75,7 @@ impl Harness {
     }
 
     /// An element of `applicationErrors`.
-    pub(crate) fn fail_application(&mut self, error: &Value) -> Result<(), String> {
+    pub(crate) fn fail_application(&mut self, error: &Value) -> Result<()> {
         let server = address(error.get("address"))?;
         let current = self.topology.pool_generation(&server, None).unwrap_or_default();
         let generation = match error.get("generation") {
@@ -93,12 +94,12 @@ impl Harness {
                     None => return Ok(()),
                 }
             }
-            other => return Err(format!("an application error of type {other:?}")),
+            other => bail!("an application error of type {other:?}"),
         };
         let handshake = match text("when") {
             "beforeHandshakeCompletes" => HandshakeProgress::Connecting,
             "afterHandshakeCompletes" => HandshakeProgress::Complete,
-            other => return Err(format!("an application error when {other:?}")),
+            other => bail!("an application error when {other:?}"),
         };
         let max_wire_version = error.get("maxWireVersion").and_then(Value::as_i64);
         let max_wire_version = max_wire_version.and_then(|version| i32::try_from(version).ok());
@@ -116,7 +117,7 @@ impl Harness {
 
     /// The server's check, once it is under way. One that no server has, for a server that is gone:
     /// its late answer must be ignored.
-    fn check_of(&mut self, server: &ServerAddress) -> Result<CheckId, String> {
+    fn check_of(&mut self, server: &ServerAddress) -> Result<CheckId> {
         if self.topology.description().server(server).is_none() {
             return Ok(CheckId(u64::MAX));
         }
@@ -128,7 +129,7 @@ impl Harness {
             self.now = deadline.ok_or_else(|| format!("{server} is never checked"))?;
             self.handle(Input::Tick);
         }
-        Err(format!("{server} is not checked within {MAX_DEADLINES} deadlines"))
+        Err(format!("{server} is not checked within {MAX_DEADLINES} deadlines").into())
     }
 
     fn handle(&mut self, input: Input) {
@@ -156,23 +157,21 @@ impl Harness {
 }
 
 /// The error that discovery gets: the command's own, or its write concern's.
-fn command_failure(reply: &RawDocumentBuf) -> Result<Option<CommandError>, String> {
-    let error = command_error(reply).map_err(|error| error.to_string())?;
+fn command_failure(reply: &RawDocumentBuf) -> Result<Option<CommandError>> {
+    let error = command_error(reply)?;
     Ok(error.and_then(|error| error.of_server()))
 }
 
 /// A document of a scenario, in BSON.
-pub(crate) fn raw(json: &Value) -> Result<RawDocumentBuf, String> {
+pub(crate) fn raw(json: &Value) -> Result<RawDocumentBuf> {
     match Bson::try_from(json.clone()) {
-        Ok(Bson::Document(document)) => {
-            RawDocumentBuf::try_from(&document).map_err(|error| error.to_string())
-        }
-        Ok(other) => Err(format!("{other} is no document")),
-        Err(error) => Err(error.to_string()),
+        Ok(Bson::Document(document)) => Ok(RawDocumentBuf::try_from(&document)?),
+        Ok(other) => Err(format!("{other} is no document").into()),
+        Err(error) => Err(error.into()),
     }
 }
 
-pub(crate) fn address(json: Option<&Value>) -> Result<ServerAddress, String> {
+pub(crate) fn address(json: Option<&Value>) -> Result<ServerAddress> {
     let text = json.and_then(Value::as_str).ok_or("no address")?;
-    text.parse().map_err(|error| format!("{error}"))
+    Ok(text.parse()?)
 }

@@ -10,22 +10,25 @@
 //! counts. To add a suite, add a line to [`SUITES`]; `tests/published.rs` and `cargo xtask
 //! conformance` pick it up from there. `docs/conformance.md` explains every reason.
 
+/// Ends a function with a reason that has a text as of `format!`.
+macro_rules! bail {
+    ($($text:tt)+) => { return Err(format!($($text)+).into()) };
+}
+
 mod auth;
 mod connection_monitoring;
-mod connection_string;
 mod discovery_and_monitoring;
 mod fetch;
 mod harness;
-mod max_staleness;
 mod sdam_monitoring;
 mod server_selection;
 mod srv_seedlist;
 mod unified;
 mod uri;
-mod uri_options;
 
 use std::collections::BTreeMap;
 use std::env;
+use std::error::Error;
 use std::fmt;
 use std::fs;
 use std::io;
@@ -34,177 +37,108 @@ use std::path::{Path, PathBuf};
 pub use fetch::{FetchError, PACKAGE, PACKAGE_SHA256, SDIST_VARIABLE, scenario_root};
 pub use unified::{Expectation, Skip};
 
-/// Every suite.
-pub const SUITES: &[Suite] = &[
-    Suite::new("connection_string", &["connection_string"], 8, connection_string::check),
-    Suite::new("uri_options", &["uri_options"], 11, uri_options::check),
-    Suite::new("auth", &["auth/legacy"], 1, auth::check),
-    Suite::new("srv_seedlist", &["srv_seedlist"], 64, srv_seedlist::check),
-    Suite::new(
-        "discovery_and_monitoring",
-        &[
-            "discovery_and_monitoring/errors",
-            "discovery_and_monitoring/load-balanced",
-            "discovery_and_monitoring/rs",
-            "discovery_and_monitoring/sharded",
-            "discovery_and_monitoring/single",
-        ],
-        178,
-        discovery_and_monitoring::check,
-    ),
-    Suite::new("sdam_monitoring", &["sdam_monitoring"], 8, sdam_monitoring::check),
-    Suite::new("server_selection", &["server_selection"], 103, server_selection::check),
-    Suite::new("max_staleness", &["max_staleness"], 32, max_staleness::check),
-    Suite::new(
-        "connection_monitoring",
-        &["connection_monitoring"],
-        32,
-        connection_monitoring::check,
-    ),
-    Suite::unified(
-        "discovery_and_monitoring_unified",
-        &["discovery_and_monitoring/unified"],
-        28,
-        34,
-        &[
-            (Skip::Sharded, 4),
-            (Skip::LoadBalanced, 2),
-            (Skip::OlderServer, 2),
-            (Skip::JavaScript, 3),
-        ],
-    ),
-    Suite::unified(
-        "server_selection_logging",
-        &["server_selection_logging"],
-        5,
-        6,
-        &[(Skip::Sharded, 2), (Skip::LoadBalanced, 1), (Skip::NewerServer, 2)],
-    ),
-    Suite::unified(
-        "connection_logging",
-        &["connection_logging"],
-        2,
-        5,
-        &[(Skip::DeprecatedOption, 2)],
-    ),
-    Suite::unified(
-        "run_command",
-        &["run_command"],
-        2,
-        18,
-        &[(Skip::Sharded, 1), (Skip::LoadBalanced, 2)],
-    ),
-    Suite::unified(
-        "retryable_reads",
-        &["retryable_reads"],
-        45,
-        309,
-        &[(Skip::GridFs, 34), (Skip::Helper, 37)],
-    ),
-    Suite::unified(
-        "retryable_writes",
-        &["retryable_writes"],
-        35,
-        130,
-        &[(Skip::Sharded, 1), (Skip::OlderServer, 2), (Skip::NewerServer, 9)],
-    ),
-    Suite::unified(
-        "crud",
-        &["crud"],
-        150,
-        295,
-        &[(Skip::OlderServer, 74), (Skip::NewerServer, 53), (Skip::Collation, 15)],
-    ),
-    Suite::unified(
-        "client_backpressure",
-        &["client-backpressure"],
-        4,
-        100,
-        &[(Skip::NewerServer, 3)],
-    ),
-    Suite::unified(
-        "command_monitoring",
-        &["command_monitoring"],
-        14,
-        32,
-        &[(Skip::OlderServer, 2), (Skip::NewerServer, 1)],
-    ),
-    Suite::unified(
-        "command_logging",
-        &["command_logging"],
-        9,
-        27,
-        &[(Skip::LoadBalanced, 1), (Skip::OlderServer, 2)],
-    ),
-    Suite::unified(
-        "read_write_concern",
-        &["read_write_concern/operation"],
-        4,
-        10,
-        &[(Skip::Helper, 1)],
-    ),
-    Suite::unified("causal_consistency", &["causal_consistency"], 2, 17, &[(Skip::NewerServer, 1)]),
-    Suite::unified("sessions", &["sessions"], 7, 31, &[(Skip::OlderServer, 3)]),
-    Suite::unified(
-        "versioned_api",
-        &["versioned-api"],
-        6,
-        38,
-        &[(Skip::NewerServer, 1), (Skip::Parameter, 1), (Skip::TestCommand, 1)],
-    ),
-    Suite::unified(
-        "collection_management",
-        &["collection_management"],
-        3,
-        1,
-        &[(Skip::CollectionKind, 6)],
-    ),
-    Suite::unified(
-        "transactions",
-        &["transactions"],
-        44,
-        174,
-        &[(Skip::Sharded, 79), (Skip::NewerServer, 3), (Skip::ByAuthor, 2)],
-    ),
-    Suite::unified("transactions_convenient_api", &["transactions-convenient-api"], 10, 29, &[]),
-    Suite::unified(
-        "change_streams",
-        &["change_streams"],
-        9,
-        67,
-        &[(Skip::Sharded, 1), (Skip::OlderServer, 19), (Skip::NewerServer, 2)],
-    ),
-    Suite::unified(
-        "csot_sessions",
-        &[
-            "csot/change-streams.json",
-            "csot/convenient-transactions.json",
-            "csot/sessions-inherit-timeoutMS.json",
-            "csot/sessions-override-operation-timeoutMS.json",
-            "csot/sessions-override-timeoutMS.json",
-        ],
-        5,
-        20,
-        &[],
-    ),
-    Suite::unified(
-        "unified_test_format",
-        &["unified-test-format/valid-pass"],
-        34,
-        66,
-        &[(Skip::Sharded, 2), (Skip::OlderServer, 4), (Skip::Encryption, 5), (Skip::GridFs, 5)],
-    ),
-    Suite {
-        name: "unified_test_format_failures",
-        folders: &["unified-test-format/valid-fail"],
-        files: 20,
-        judge: Judge::Unified {
-            expectation: Expectation::Fail,
-            passed: 26,
-            skipped: &[(Skip::Encryption, 4), (Skip::GridFs, 1)],
-        },
-    },
-];
+/// Why a scenario fails or cannot be run: an error or a text.
+pub type Reason = Box<dyn Error + Send + Sync>;
+
+/// A result that is an error or a text otherwise.
+pub(crate) type Result<T, E = Reason> = std::result::Result<T, E>;
+
+/// Puts what was tried before the reason why it failed.
+pub(crate) trait Context<T> {
+    fn context(self, tried: impl fmt::Display) -> Result<T>;
+}
+
+impl<T, E: fmt::Display> Context<T> for Result<T, E> {
+    fn context(self, tried: impl fmt::Display) -> Result<T> {
+        self.map_err(|error| format!("{tried}: {error}").into())
+    }
+}
+
+/// Fails with this reason unless something holds.
+pub(crate) fn ensure(holds: bool, reason: impl FnOnce() -> String) -> Result<()> {
+    if holds { Ok(()) } else { Err(reason().into()) }
+}
+
+/// What judges the files of a suite: a function, or the runner of the unified format. Of its tests, so many pass or, to show
+/// that the runner can tell, fail, and others are left out for counted reasons.
+macro_rules! judge {
+    (by $check:path) => { Judge::File($check) };
+    ($passed:literal pass $(, $reason:ident $count:literal)*) => {
+        judge!($passed, Expectation::Pass $(, $reason $count)*)
+    };
+    ($passed:literal fail $(, $reason:ident $count:literal)*) => {
+        judge!($passed, Expectation::Fail $(, $reason $count)*)
+    };
+    ($passed:literal, $expectation:path $(, $reason:ident $count:literal)*) => {
+        Judge::Unified {
+            expectation: $expectation,
+            passed: $passed,
+            skipped: &[$((Skip::$reason, $count)),*],
+        }
+    };
+}
+
+/// The folders of a suite: those given, or the one of its name.
+macro_rules! folders {
+    ($name:literal) => { &[$name] };
+    ($name:literal $($folder:literal)+) => { &[$($folder),+] };
+}
+
+macro_rules! suites {
+    ($($name:literal $([$($folder:literal),+])? $files:literal files { $($judge:tt)+ })*) => {
+        /// Every suite.
+        pub const SUITES: &[Suite] = &[$(Suite {
+            name: $name,
+            folders: folders!($name $($($folder)+)?),
+            files: $files,
+            judge: judge!($($judge)+),
+        }),*];
+    };
+}
+
+suites! {
+    "connection_string" 8 files { by uri::check }
+    "uri_options" 11 files { by uri::check }
+    "auth" ["auth/legacy"] 1 files { by auth::check }
+    "srv_seedlist" 64 files { by srv_seedlist::check }
+    "discovery_and_monitoring" [
+        "discovery_and_monitoring/errors", "discovery_and_monitoring/load-balanced",
+        "discovery_and_monitoring/rs", "discovery_and_monitoring/sharded",
+        "discovery_and_monitoring/single"
+    ] 178 files { by discovery_and_monitoring::check }
+    "sdam_monitoring" 8 files { by sdam_monitoring::check }
+    "server_selection" 103 files { by server_selection::check }
+    "max_staleness" 32 files { by server_selection::check }
+    "connection_monitoring" 32 files { by connection_monitoring::check }
+    "discovery_and_monitoring_unified" ["discovery_and_monitoring/unified"] 28 files
+        { 34 pass, Sharded 4, LoadBalanced 2, OlderServer 2, JavaScript 3 }
+    "server_selection_logging" 5 files { 6 pass, Sharded 2, LoadBalanced 1, NewerServer 2 }
+    "connection_logging" 2 files { 5 pass, DeprecatedOption 2 }
+    "run_command" 2 files { 18 pass, Sharded 1, LoadBalanced 2 }
+    "retryable_reads" 45 files { 309 pass, GridFs 34, Helper 37 }
+    "retryable_writes" 35 files { 130 pass, Sharded 1, OlderServer 2, NewerServer 9 }
+    "crud" 150 files { 295 pass, OlderServer 74, NewerServer 53, Collation 15 }
+    "client_backpressure" ["client-backpressure"] 4 files { 100 pass, NewerServer 3 }
+    "command_monitoring" 14 files { 32 pass, OlderServer 2, NewerServer 1 }
+    "command_logging" 9 files { 27 pass, LoadBalanced 1, OlderServer 2 }
+    "read_write_concern" ["read_write_concern/operation"] 4 files { 10 pass, Helper 1 }
+    "causal_consistency" 2 files { 17 pass, NewerServer 1 }
+    "sessions" 7 files { 31 pass, OlderServer 3 }
+    "versioned_api" ["versioned-api"] 6 files { 38 pass, NewerServer 1, Parameter 1, TestCommand 1 }
+    "collection_management" 3 files { 1 pass, CollectionKind 6 }
+    "transactions" 44 files { 174 pass, Sharded 79, NewerServer 3, ByAuthor 2 }
+    "transactions_convenient_api" ["transactions-convenient-api"] 10 files { 29 pass }
+    "change_streams" 9 files { 67 pass, Sharded 1, OlderServer 19, NewerServer 2 }
+    "csot_sessions" [
+        "csot/change-streams.json", "csot/convenient-transactions.json",
+        "csot/sessions-inherit-timeoutMS.json", "csot/sessions-override-operation-timeoutMS.json",
+        "csot/sessions-override-timeoutMS.json"
+    ] 5 files { 20 pass }
+    "unified_test_format" ["unified-test-format/valid-pass"] 34 files
+        { 66 pass, Sharded 2, OlderServer 4, Encryption 5, GridFs 5 }
+    "unified_test_format_failures" ["unified-test-format/valid-fail"] 20 files
+        { 26 fail, Encryption 4, GridFs 1 }
+}
 
 /// The suite of a name.
 pub fn suite(name: &str) -> Option<&'static Suite> {
@@ -234,7 +168,7 @@ pub struct Suite {
 #[derive(Clone, Copy, Debug)]
 pub enum Judge {
     /// A function judges one file: `Err` says which of its cases fail and why.
-    File(fn(&ScenarioFile) -> Result<(), String>),
+    File(fn(&ScenarioFile) -> Result<()>),
     /// The files are of the unified test format.
     Unified {
         /// How the tests are to end.
@@ -247,28 +181,6 @@ pub enum Judge {
 }
 
 impl Suite {
-    /// A line of the table.
-    const fn new(
-        name: &'static str,
-        folders: &'static [&'static str],
-        files: usize,
-        check: fn(&ScenarioFile) -> Result<(), String>,
-    ) -> Self {
-        Self { name, folders, files, judge: Judge::File(check) }
-    }
-
-    /// A line of the table for tests of the unified format.
-    const fn unified(
-        name: &'static str,
-        folders: &'static [&'static str],
-        files: usize,
-        passed: usize,
-        skipped: &'static [(Skip, usize)],
-    ) -> Self {
-        let judge = Judge::Unified { expectation: Expectation::Pass, passed, skipped };
-        Self { name, folders, files, judge }
-    }
-
     /// Judges every file. Fails if the scenarios cannot be had. Scenarios that fail are in the
     /// report.
     pub fn run(&self) -> Result<SuiteReport, ConformanceError> {
@@ -292,14 +204,14 @@ impl Suite {
 
     fn run_files(
         &self,
-        check: fn(&ScenarioFile) -> Result<(), String>,
+        check: fn(&ScenarioFile) -> Result<()>,
         files: &[ScenarioFile],
     ) -> SuiteReport {
         let mut report = SuiteReport::new(self.name, files.len());
         for file in files {
             match check(file) {
                 Ok(()) => report.passed += 1,
-                Err(reason) => report.failures.push((file.name.clone(), reason)),
+                Err(reason) => report.failures.push((file.name.clone(), reason.to_string())),
             }
         }
         report
@@ -320,7 +232,7 @@ impl Suite {
                 report.failures = tally.failures;
                 report.skipped = tally.skipped;
             }
-            Err(reason) => report.failures.push(("the runner".to_owned(), reason)),
+            Err(reason) => report.failures.push(("the runner".to_owned(), reason.to_string())),
         }
         if report.failures.is_empty() {
             let expected = BTreeMap::from_iter(skipped.iter().copied());

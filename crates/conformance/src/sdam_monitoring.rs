@@ -4,14 +4,14 @@ use quorate_protocol::ServerAddress;
 use quorate_server_discovery::{DiscoveryEvent, ServerDescription, TopologyDescription};
 use serde_json::{Value, json};
 
-use crate::ScenarioFile;
 use crate::discovery_and_monitoring::list;
 use crate::harness::Harness;
+use crate::{Result, ScenarioFile};
 
 /// The topology id that the scenarios print; the harness gives it to its topology.
 const TOPOLOGY_ID: &str = "42";
 
-pub(crate) fn check(file: &ScenarioFile) -> Result<(), String> {
+pub(crate) fn check(file: &ScenarioFile) -> Result<()> {
     let uri = file.json.get("uri").and_then(Value::as_str).ok_or("no uri")?;
     let phases = file.json.get("phases").and_then(Value::as_array).ok_or("no phases")?;
     let mut harness = Harness::new(uri)?;
@@ -25,11 +25,11 @@ pub(crate) fn check(file: &ScenarioFile) -> Result<(), String> {
         let found: Vec<Value> = harness.events.drain(..).filter_map(|event| told(&event)).collect();
         if found.len() != expected.len() {
             let found = found.len();
-            return Err(format!("phase {number}: {found} events, expected {}", expected.len()));
+            bail!("phase {number}: {found} events, expected {}", expected.len());
         }
         for (place, (found, expected)) in found.iter().zip(expected).enumerate() {
             if !covers(found, expected) {
-                return Err(format!("phase {number}, event {place}: {found}, expected {expected}"));
+                bail!("phase {number}, event {place}: {found}, expected {expected}");
             }
         }
     }

@@ -18,9 +18,9 @@ use quorate_server_discovery::{
 };
 use serde_json::{Map, Value};
 
-use crate::ScenarioFile;
 use crate::discovery_and_monitoring::list;
 use crate::harness::address;
+use crate::{Result, ScenarioFile, ensure};
 
 /// Where the random numbers start; any other number would do.
 const SEED: u64 = 0x5175_6f72_6174_6521;
@@ -28,7 +28,7 @@ const SEED: u64 = 0x5175_6f72_6174_6521;
 /// How often a server is drawn in scenarios that only say which may be.
 const DRAWS: usize = 64;
 
-pub(crate) fn check(file: &ScenarioFile) -> Result<(), String> {
+pub(crate) fn check(file: &ScenarioFile) -> Result<()> {
     if file.name.contains("in_window") {
         check_frequencies(&file.json)
     } else if file.name.contains("rtt") {
@@ -39,7 +39,7 @@ pub(crate) fn check(file: &ScenarioFile) -> Result<(), String> {
 }
 
 /// A scenario of `server_selection/server_selection` or of `max_staleness`.
-pub(crate) fn check_selection(json: &Value) -> Result<(), String> {
+pub(crate) fn check_selection(json: &Value) -> Result<()> {
     let known = [
         "topology_description", "operation", "read_preference", "deprioritized_servers",
         "heartbeatFrequencyMS", "suitable_servers", "in_latency_window", "error",
@@ -50,7 +50,7 @@ pub(crate) fn check_selection(json: &Value) -> Result<(), String> {
     let criteria = match json.get("operation").and_then(Value::as_str) {
         Some("write") => SelectionCriteria::Write,
         Some("read") | None => SelectionCriteria::Read(&preference),
-        Some(other) => return Err(format!("an operation {other:?}")),
+        Some(other) => bail!("an operation {other:?}"),
     };
     let deprioritized = list(json, "deprioritized_servers")
         .iter()
@@ -62,31 +62,29 @@ pub(crate) fn check_selection(json: &Value) -> Result<(), String> {
         let selected = topology.select(&request, 0, |_| 0);
         return match (selected, topology.suitable_servers(&request)) {
             (Err(_), Err(_)) => Ok(()),
-            _ => Err("selection is expected to fail".to_owned()),
+            _ => Err("selection is expected to fail".into()),
         };
     }
-    let suitable = topology.suitable_servers(&request).map_err(|error| error.to_string())?;
+    let suitable = topology.suitable_servers(&request)?;
     let window = latency_window(&suitable, topology.selection_settings().local_threshold);
     same_servers("suitable_servers", json, &suitable)?;
     same_servers("in_latency_window", json, &window)?;
 
     let mut random = SplitMix64::new(SEED);
     for _ in 0..DRAWS {
-        let chosen = topology
-            .select(&request, random.next_u64(), |_| 0)
-            .map_err(|error| error.to_string())?;
+        let chosen = topology.select(&request, random.next_u64(), |_| 0)?;
         let is_near = |chosen| window.iter().any(|server| Arc::ptr_eq(server, chosen));
         match chosen {
             Some(chosen) if is_near(chosen) => {}
             None if window.is_empty() => {}
-            other => return Err(format!("{other:?} was chosen from {window:?}")),
+            other => bail!("{other:?} was chosen from {window:?}"),
         }
     }
     Ok(())
 }
 
 /// `in_window`: how often each server is chosen, given how busy it is.
-fn check_frequencies(json: &Value) -> Result<(), String> {
+fn check_frequencies(json: &Value) -> Result<()> {
     let known =
         ["description", "topology_description", "mocked_topology_state", "iterations", "outcome"];
     only(object(json)?, &known)?;
@@ -105,8 +103,7 @@ fn check_frequencies(json: &Value) -> Result<(), String> {
         let server = topology
             .select(&request, random.next_u64(), |server| {
                 operation_counts.get(server).copied().unwrap_or(0)
-            })
-            .map_err(|error| error.to_string())?
+            })?
             .ok_or("nothing was chosen")?;
         *chosen.entry(server.address().clone()).or_default() += 1;
     }
@@ -114,20 +111,20 @@ fn check_frequencies(json: &Value) -> Result<(), String> {
     only(object(outcome)?, &["tolerance", "expected_frequencies"])?;
     let tolerance = outcome.get("tolerance").and_then(Value::as_f64).ok_or("no tolerance")?;
     for (host, expected) in object(outcome.get("expected_frequencies").unwrap_or(&Value::Null))? {
-        let server: ServerAddress = host.parse().map_err(|error| format!("{error}"))?;
+        let server: ServerAddress = host.parse()?;
         let expected = expected.as_f64().ok_or("a bad frequency")?;
         let found = chosen.get(&server).copied().unwrap_or(0) as f64 / iterations as f64;
         // The specification makes both ends exact.
         let tolerance = if expected == 0.0 || expected == 1.0 { 0.0 } else { tolerance };
         if (found - expected).abs() > tolerance {
-            return Err(format!("{host} was chosen {found} of the time, expected {expected}"));
+            bail!("{host} was chosen {found} of the time, expected {expected}");
         }
     }
     Ok(())
 }
 
 /// `rtt`: the moving average after one more sample.
-fn check_average(json: &Value) -> Result<(), String> {
+fn check_average(json: &Value) -> Result<()> {
     only(object(json)?, &["avg_rtt_ms", "new_rtt_ms", "new_avg_rtt"])?;
     let mut estimator = RoundTripEstimator::new();
     match json.get("avg_rtt_ms") {
@@ -136,19 +133,14 @@ fn check_average(json: &Value) -> Result<(), String> {
     }
     estimator.record(millis(json.get("new_rtt_ms"))?);
     let (found, expected) = (estimator.average(), millis(json.get("new_avg_rtt"))?);
-    match found == Some(expected) {
-        true => Ok(()),
-        false => Err(format!("the average is {found:?}, expected {expected:?}")),
-    }
+    ensure(found == Some(expected), || format!("the average is {found:?}, expected {expected:?}"))
 }
 
-fn topology(json: &Value) -> Result<TopologyDescription, String> {
+fn topology(json: &Value) -> Result<TopologyDescription> {
     let described = json.get("topology_description").ok_or("no topology_description")?;
     only(object(described)?, &["type", "servers"])?;
-    let kind = described.get("type").and_then(Value::as_str).ok_or("no topology type")?;
-    let kind = kind.parse().map_err(|error| format!("{error}"))?;
-    let servers =
-        list(described, "servers").iter().map(server).collect::<Result<Vec<_>, String>>()?;
+    let kind = described.get("type").and_then(Value::as_str).ok_or("no topology type")?.parse()?;
+    let servers = list(described, "servers").iter().map(server).collect::<Result<Vec<_>>>()?;
     let mut settings = SelectionSettings::default();
     if let Some(frequency) = json.get("heartbeatFrequencyMS") {
         settings.heartbeat_frequency = millis(Some(frequency))?;
@@ -156,17 +148,13 @@ fn topology(json: &Value) -> Result<TopologyDescription, String> {
     Ok(TopologyDescription::assemble(kind, servers, settings))
 }
 
-fn server(json: &Value) -> Result<ServerDescription, String> {
+fn server(json: &Value) -> Result<ServerDescription> {
     let known =
         ["address", "type", "avg_rtt_ms", "tags", "maxWireVersion", "lastWrite", "lastUpdateTime"];
     only(object(json)?, &known)?;
     let address = address(json.get("address"))?;
-    let kind: ServerType = json
-        .get("type")
-        .and_then(Value::as_str)
-        .ok_or("no server type")?
-        .parse()
-        .map_err(|error| format!("{error}"))?;
+    let kind: ServerType =
+        json.get("type").and_then(Value::as_str).ok_or("no server type")?.parse()?;
     let described = match kind {
         ServerType::Unknown => ServerDescription::unknown(address),
         ServerType::PossiblePrimary => ServerDescription::unknown(address).into_possible_primary(),
@@ -184,12 +172,12 @@ fn server(json: &Value) -> Result<ServerDescription, String> {
     };
     match described.server_type() == kind {
         true => Ok(described),
-        false => Err(format!("{} was to be of type {kind}", described.address())),
+        false => Err(format!("{} was to be of type {kind}", described.address()).into()),
     }
 }
 
 /// A reply that gives a server the type that the scenario says it has.
-fn reply(json: &Value, kind: ServerType) -> Result<HelloReply, String> {
+fn reply(json: &Value, kind: ServerType) -> Result<HelloReply> {
     let is_member = matches!(
         kind,
         ServerType::RsPrimary
@@ -224,11 +212,11 @@ fn reply(json: &Value, kind: ServerType) -> Result<HelloReply, String> {
     Ok(reply)
 }
 
-fn read_preference(json: Option<&Value>) -> Result<ReadPreference, String> {
+fn read_preference(json: Option<&Value>) -> Result<ReadPreference> {
     let Some(json) = json else { return Ok(ReadPreference::PRIMARY) };
     only(object(json)?, &["mode", "tag_sets", "maxStalenessSeconds"])?;
     let mode = match json.get("mode").and_then(Value::as_str) {
-        Some(mode) => mode.parse().map_err(|error| format!("{error}"))?,
+        Some(mode) => mode.parse()?,
         None => ReadPreferenceMode::Primary,
     };
     let tag_sets =
@@ -242,7 +230,7 @@ fn read_preference(json: Option<&Value>) -> Result<ReadPreference, String> {
     Ok(ReadPreference { tag_sets, max_staleness, ..ReadPreference::new(mode) })
 }
 
-fn tags(json: Option<&Value>) -> Result<TagSet, String> {
+fn tags(json: Option<&Value>) -> Result<TagSet> {
     let Some(json) = json else { return Ok(TagSet::EMPTY) };
     object(json)?
         .iter()
@@ -251,12 +239,12 @@ fn tags(json: Option<&Value>) -> Result<TagSet, String> {
 }
 
 /// Milliseconds with a fraction, exact to the nanosecond.
-fn millis(json: Option<&Value>) -> Result<Duration, String> {
+fn millis(json: Option<&Value>) -> Result<Duration> {
     let millis = json.and_then(Value::as_f64).filter(|millis| *millis >= 0.0);
     Ok(Duration::from_nanos((millis.ok_or("a bad duration")? * 1e6).round() as u64))
 }
 
-fn same_servers(key: &str, json: &Value, found: &[&Arc<ServerDescription>]) -> Result<(), String> {
+fn same_servers(key: &str, json: &Value, found: &[&Arc<ServerDescription>]) -> Result<()> {
     let expected = json.get(key).and_then(Value::as_array).ok_or_else(|| format!("no {key}"))?;
     let mut expected = expected
         .iter()
@@ -265,19 +253,16 @@ fn same_servers(key: &str, json: &Value, found: &[&Arc<ServerDescription>]) -> R
     let mut found: Vec<_> = found.iter().map(|server| server.address().clone()).collect();
     expected.sort();
     found.sort();
-    match found == expected {
-        true => Ok(()),
-        false => Err(format!("{key} are {found:?}, expected {expected:?}")),
-    }
+    ensure(found == expected, || format!("{key} are {found:?}, expected {expected:?}"))
 }
 
-fn object(json: &Value) -> Result<&Map<String, Value>, String> {
-    json.as_object().ok_or_else(|| format!("{json} is no object"))
+fn object(json: &Value) -> Result<&Map<String, Value>> {
+    json.as_object().ok_or_else(|| format!("{json} is no object").into())
 }
 
-fn only(object: &Map<String, Value>, known: &[&str]) -> Result<(), String> {
+fn only(object: &Map<String, Value>, known: &[&str]) -> Result<()> {
     match object.keys().find(|key| !known.contains(&key.as_str())) {
-        Some(key) => Err(format!("{key:?} is not understood")),
+        Some(key) => Err(format!("{key:?} is not understood").into()),
         None => Ok(()),
     }
 }

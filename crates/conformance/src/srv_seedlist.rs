@@ -10,8 +10,8 @@ use std::collections::BTreeSet;
 use quorate_connection_string::{ConnectionString, Seeds, SrvTarget};
 use serde_json::{Value, json};
 
-use crate::ScenarioFile;
 use crate::uri::{check_option, require};
+use crate::{Result, ScenarioFile};
 
 const ZONE: &str = "test.build.10gen.cc";
 
@@ -61,21 +61,21 @@ const TXT: &[(&str, &[&str])] = &[
 ];
 
 /// Judges one file, which is one case.
-pub(crate) fn check(file: &ScenarioFile) -> Result<(), String> {
+pub(crate) fn check(file: &ScenarioFile) -> Result<()> {
     let case = &file.json;
     let uri = case["uri"].as_str().ok_or("the case has no uri")?;
     let error_expected = case["error"].as_bool().unwrap_or(false);
     let (connection, seeds) = match (resolve(uri), error_expected) {
         (Err(_), true) => return Ok(()),
-        (Ok((_, seeds)), true) => return Err(format!("accepted with the seeds {seeds:?}")),
-        (Err(error), false) => return Err(format!("refused: {error}")),
+        (Ok((_, seeds)), true) => bail!("accepted with the seeds {seeds:?}"),
+        (Err(error), false) => bail!("refused: {error}"),
         (Ok(resolved), false) => resolved,
     };
     if let Some(expected) = case["seeds"].as_array() {
         let expected: BTreeSet<&str> = expected.iter().filter_map(Value::as_str).collect();
         let actual: BTreeSet<&str> = seeds.iter().map(String::as_str).collect();
         if expected != actual {
-            return Err(format!("the seeds should be {expected:?}, are {actual:?}"));
+            bail!("the seeds should be {expected:?}, are {actual:?}");
         }
     }
     require("numSeeds", &case["numSeeds"], &json!(seeds.len()))?;
@@ -96,17 +96,17 @@ pub(crate) fn check(file: &ScenarioFile) -> Result<(), String> {
                     .map(|password| password.expose())
             ),
             "auth_database" | "db" | "defaultDatabase" => json!(connection.default_database()),
-            unknown => return Err(format!("the case asks for {unknown:?}, which we do not know")),
+            unknown => bail!("the case asks for {unknown:?}, which we do not know"),
         };
         require(name, expected, &actual)?;
     }
     Ok(())
 }
 
-fn resolve(uri: &str) -> Result<(ConnectionString, Vec<String>), String> {
-    let mut connection = ConnectionString::parse(uri).map_err(|error| error.to_string())?;
+fn resolve(uri: &str) -> Result<(ConnectionString, Vec<String>)> {
+    let mut connection = ConnectionString::parse(uri)?;
     let Seeds::Srv(hostname) = connection.seeds().clone() else {
-        return Err("the case is no mongodb+srv:// string".to_owned());
+        bail!("the case is no mongodb+srv:// string");
     };
     let query = connection.srv_query_name().ok_or("there is nothing to ask DNS")?;
     let targets: Vec<SrvTarget> = SRV
@@ -119,7 +119,7 @@ fn resolve(uri: &str) -> Result<(ConnectionString, Vec<String>), String> {
         .filter(|(name, _)| hostname == format!("{name}.{ZONE}"))
         .map(|(_, strings)| strings.to_vec())
         .collect();
-    connection.apply_txt_records(&records).map_err(|error| error.to_string())?;
-    let seeds = connection.seed_list(&targets, 0).map_err(|error| error.to_string())?;
+    connection.apply_txt_records(&records)?;
+    let seeds = connection.seed_list(&targets, 0)?;
     Ok((connection, seeds.iter().map(ToString::to_string).collect()))
 }

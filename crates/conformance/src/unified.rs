@@ -27,7 +27,7 @@ use tokio::time::timeout;
 
 use quorate_protocol::Lock;
 
-use crate::ScenarioFile;
+use crate::{Context, Result, ScenarioFile};
 use deployment::{Deployment, Shape, Version};
 pub use requirements::Skip;
 use requirements::{admits, missing_feature};
@@ -86,25 +86,22 @@ pub enum Expectation {
 }
 
 /// Runs the tests of these files.
-pub(crate) fn run(files: Vec<ScenarioFile>, expectation: Expectation) -> Result<Tally, String> {
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(WORKERS)
-        .enable_all()
-        .build()
-        .map_err(|error| error.to_string())?;
+pub(crate) fn run(files: Vec<ScenarioFile>, expectation: Expectation) -> Result<Tally> {
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(WORKERS).enable_all().build()?;
     let outcome = runtime.block_on(run_lanes(files, expectation));
     runtime.shutdown_background();
     outcome
 }
 
-async fn run_lanes(files: Vec<ScenarioFile>, expectation: Expectation) -> Result<Tally, String> {
+async fn run_lanes(files: Vec<ScenarioFile>, expectation: Expectation) -> Result<Tally> {
     let work =
         Arc::new(Work { files, next: AtomicUsize::new(0), tally: Lock::default(), expectation });
     let lanes: Vec<_> = (0..LANES.min(work.files.len()))
         .map(|_| tokio::spawn(Arc::clone(&work).run_lane()))
         .collect();
     for lane in lanes {
-        lane.await.map_err(|error| error.to_string())??;
+        lane.await??;
     }
     let mut tally = work.tally.lock();
     Ok(std::mem::take(&mut tally))
@@ -119,7 +116,7 @@ struct Work {
 }
 
 impl Work {
-    async fn run_lane(self: Arc<Self>) -> Result<(), String> {
+    async fn run_lane(self: Arc<Self>) -> Result<()> {
         let mut deployments = Vec::new();
         for shape in Shape::ALL.into_iter().filter(|shape| !shape.authentication) {
             deployments.push(Arc::new(Deployment::start(shape).await?));
@@ -142,11 +139,9 @@ impl Work {
         &self,
         deployments: &mut Vec<Arc<Deployment>>,
         file: &ScenarioFile,
-    ) -> Result<Vec<(String, Verdict)>, String> {
-        let Bson::Document(content) =
-            Bson::try_from(file.json.clone()).map_err(|error| format!("{}: {error}", file.name))?
-        else {
-            return Err(format!("{} holds no document", file.name));
+    ) -> Result<Vec<(String, Verdict)>> {
+        let Bson::Document(content) = Bson::try_from(file.json.clone()).context(&file.name)? else {
+            bail!("{} holds no document", file.name);
         };
         // Servers whose users log in are started for the first file that asks for them.
         if content.to_string().contains("\"auth\": true") && deployments.len() < Shape::ALL.len() {
@@ -154,7 +149,7 @@ impl Work {
                 deployments.push(Arc::new(Deployment::start(shape).await?));
             }
         }
-        let tests = content.get_array("tests").map_err(|error| error.to_string())?;
+        let tests = content.get_array("tests")?;
         let mut verdicts = Vec::new();
         for test in tests {
             let test = test.as_document().ok_or("a test is no document")?;
@@ -179,13 +174,13 @@ impl Work {
         test: &Document,
     ) -> Verdict {
         if let Err(reason) = check_file(file) {
-            return Verdict::Failed(reason);
+            return Verdict::Failed(reason.to_string());
         }
         let mut skips = Vec::new();
         let mut ran = false;
         for deployment in deployments {
             match admitted(deployment, file, test) {
-                Err(reason) => return Verdict::Failed(reason),
+                Err(reason) => return Verdict::Failed(reason.to_string()),
                 Ok(Err(skip)) => skips.push(skip),
                 Ok(Ok(())) => {
                     if let Some(skip) = missing_feature(file, test) {
@@ -207,16 +202,12 @@ impl Work {
 }
 
 /// Runs a test, again if it has limits that a busy machine does not keep.
-async fn attempt(
-    deployment: &Arc<Deployment>,
-    file: &Document,
-    test: &Document,
-) -> Result<(), String> {
+async fn attempt(deployment: &Arc<Deployment>, file: &Document, test: &Document) -> Result<()> {
     let attempts = if requirements::has_tight_limit(file) { TIGHT_ATTEMPTS } else { 1 };
     let mut outcome = Ok(());
     for _ in 0..attempts {
         let run = timeout(TEST_LIMIT, runner::run(deployment, file, test)).await;
-        outcome = run.unwrap_or_else(|_| Err("it does not end".to_owned()));
+        outcome = run.unwrap_or_else(|_| Err("it does not end".into()));
         if outcome.is_ok() {
             break;
         }
@@ -224,11 +215,7 @@ async fn attempt(
     outcome
 }
 
-fn admitted(
-    deployment: &Deployment,
-    file: &Document,
-    test: &Document,
-) -> Result<Result<(), Skip>, String> {
+fn admitted(deployment: &Deployment, file: &Document, test: &Document) -> Result<Result<(), Skip>> {
     // Tests that say nothing about users run without logins.
     let asks = [file, test].iter().any(|part| {
         part.get("runOnRequirements").is_some_and(|all| all.to_string().contains("\"auth\""))
@@ -243,18 +230,18 @@ fn admitted(
 }
 
 /// Whether a file is of a version and shape that is understood.
-fn check_file(file: &Document) -> Result<(), String> {
+fn check_file(file: &Document) -> Result<()> {
     const KNOWN: [&str; 7] = [
         "description", "schemaVersion", "runOnRequirements", "createEntities", "initialData",
         "tests", "_yamlAnchors",
     ];
     if let Some(key) = file.keys().find(|key| !KNOWN.contains(&key.as_str())) {
-        return Err(format!("unknown part of a file: {key}"));
+        bail!("unknown part of a file: {key}");
     }
-    let version = file.get_str("schemaVersion").map_err(|error| error.to_string())?;
+    let version = file.get_str("schemaVersion")?;
     let version = Version::parse(version)?;
     if version.0[0] != SCHEMA_VERSION.0[0] || version > SCHEMA_VERSION {
-        return Err(format!("the schema version {:?} is not understood", version.0));
+        bail!("the schema version {:?} is not understood", version.0);
     }
     Ok(())
 }

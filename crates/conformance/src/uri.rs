@@ -10,21 +10,18 @@ use quorate_connection_string::{ConnectionString, Limit, Options, Seeds, WriteAc
 use quorate_protocol::ServerAddress;
 use serde_json::{Map, Value, json};
 
-use crate::ScenarioFile;
+use crate::{Result, ScenarioFile, ensure};
 
 /// Judges every case of a file.
-pub(crate) fn check(file: &ScenarioFile) -> Result<(), String> {
+pub(crate) fn check(file: &ScenarioFile) -> Result<()> {
     check_cases(file, check_case)
 }
 
 /// Judges the cases under `tests` one by one and gathers what is wrong with each.
-pub(crate) fn check_cases(
-    file: &ScenarioFile,
-    check_case: fn(&Value) -> Result<(), String>,
-) -> Result<(), String> {
+pub(crate) fn check_cases(file: &ScenarioFile, check_case: fn(&Value) -> Result<()>) -> Result<()> {
     let cases = file.json["tests"].as_array().ok_or("there is no array \"tests\"")?;
     if cases.is_empty() {
-        return Err("there are no cases".to_owned());
+        bail!("there are no cases");
     }
     let failures: Vec<String> = cases
         .iter()
@@ -33,23 +30,23 @@ pub(crate) fn check_cases(
             check_case(case).err().map(|reason| format!("{description}: {reason}"))
         })
         .collect();
-    if failures.is_empty() { Ok(()) } else { Err(failures.join("; ")) }
+    if failures.is_empty() { Ok(()) } else { Err(failures.join("; ").into()) }
 }
 
-fn check_case(case: &Value) -> Result<(), String> {
+fn check_case(case: &Value) -> Result<()> {
     let uri = case["uri"].as_str().ok_or("the case has no uri")?;
     let valid = case["valid"].as_bool().ok_or("the case does not say whether it is valid")?;
     let connection = match (ConnectionString::parse(uri), valid) {
         (Err(_), false) => return Ok(()),
-        (Ok(_), false) => return Err("accepted, although it is invalid".to_owned()),
-        (Err(error), true) => return Err(format!("refused: {error}")),
+        (Ok(_), false) => bail!("accepted, although it is invalid"),
+        (Err(error), true) => bail!("refused: {error}"),
         (Ok(connection), true) => connection,
     };
     if let Some(expected) = case["warning"].as_bool()
         && expected == connection.warnings().is_empty()
     {
         let warnings: Vec<String> = connection.warnings().iter().map(ToString::to_string).collect();
-        return Err(format!("expected a warning: {expected}; got {warnings:?}"));
+        bail!("expected a warning: {expected}; got {warnings:?}");
     }
     if let Some(hosts) = case["hosts"].as_array() {
         check_hosts(&connection, hosts)?;
@@ -63,12 +60,12 @@ fn check_case(case: &Value) -> Result<(), String> {
     Ok(())
 }
 
-fn check_hosts(connection: &ConnectionString, expected: &[Value]) -> Result<(), String> {
+fn check_hosts(connection: &ConnectionString, expected: &[Value]) -> Result<()> {
     let Seeds::Hosts(hosts) = connection.seeds() else {
-        return Err("expected hosts, got a name for DNS".to_owned());
+        bail!("expected hosts, got a name for DNS");
     };
     if hosts.len() != expected.len() {
-        return Err(format!("expected {} hosts, got {hosts:?}", expected.len()));
+        bail!("expected {} hosts, got {hosts:?}", expected.len());
     }
     for (host, expected) in hosts.iter().zip(expected) {
         require("host", &expected["host"], &json!(host.host()))?;
@@ -90,7 +87,7 @@ fn host_type(host: &ServerAddress) -> &'static str {
     }
 }
 
-fn check_auth(connection: &ConnectionString, expected: &Map<String, Value>) -> Result<(), String> {
+fn check_auth(connection: &ConnectionString, expected: &Map<String, Value>) -> Result<()> {
     let credential = connection.credential();
     let user_name = credential.and_then(|credential| credential.user_name.as_deref());
     let password = credential.and_then(|credential| credential.password.as_ref());
@@ -99,7 +96,7 @@ fn check_auth(connection: &ConnectionString, expected: &Map<String, Value>) -> R
             "username" => json!(user_name),
             "password" => json!(password.map(|password| password.expose())),
             "db" => json!(connection.default_database()),
-            unknown => return Err(format!("the case asks for {unknown:?}, which we do not know")),
+            unknown => bail!("the case asks for {unknown:?}, which we do not know"),
         };
         require(name, expected, &actual)?;
     }
@@ -111,7 +108,7 @@ pub(crate) fn check_option(
     connection: &ConnectionString,
     name: &str,
     expected: &Value,
-) -> Result<(), String> {
+) -> Result<()> {
     let actual = option(connection.options(), &name.to_ascii_lowercase())
         .ok_or_else(|| format!("the case asks for {name:?}, which we do not know"))?;
     require(name, expected, &actual)
@@ -216,9 +213,8 @@ fn number_option(options: &Options, name: &str) -> Option<Value> {
 }
 
 /// Null asks for nothing.
-pub(crate) fn require(what: &str, expected: &Value, actual: &Value) -> Result<(), String> {
-    if expected.is_null() || expected == actual {
-        return Ok(());
-    }
-    Err(format!("{what} should be {expected}, is {actual}"))
+pub(crate) fn require(what: &str, expected: &Value, actual: &Value) -> Result<()> {
+    ensure(expected.is_null() || expected == actual, || {
+        format!("{what} should be {expected}, is {actual}")
+    })
 }

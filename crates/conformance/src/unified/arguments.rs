@@ -7,6 +7,8 @@ use quorate_client::WriteConcern;
 use quorate_connection_string::WriteAcknowledgement;
 use quorate_protocol::{ReadPreference, ReadPreferenceMode, TagSet};
 
+use crate::Result;
+
 /// Named values of which every one must be taken.
 #[derive(Debug)]
 pub(super) struct Arguments {
@@ -19,10 +21,10 @@ impl Arguments {
     }
 
     /// Fails if something was not taken.
-    pub(super) fn finish(&self) -> Result<(), String> {
+    pub(super) fn finish(&self) -> Result<()> {
         match self.left.keys().next() {
             None => Ok(()),
-            Some(name) => Err(format!("unknown argument {name}")),
+            Some(name) => Err(format!("unknown argument {name}").into()),
         }
     }
 
@@ -30,79 +32,86 @@ impl Arguments {
         self.left.contains_key(name)
     }
 
-    pub(super) fn value(&mut self, name: &str) -> Result<Option<Bson>, String> {
+    pub(super) fn value(&mut self, name: &str) -> Result<Option<Bson>> {
         Ok(self.left.remove(name))
     }
 
-    fn typed<T>(
-        &mut self,
-        name: &str,
-        read: impl FnOnce(Bson) -> Option<T>,
-    ) -> Result<Option<T>, String> {
+    fn typed<T>(&mut self, name: &str, read: impl FnOnce(Bson) -> Option<T>) -> Result<Option<T>> {
         let Some(value) = self.left.remove(name) else { return Ok(None) };
         let text = value.to_string();
-        read(value).map(Some).ok_or_else(|| format!("{name} cannot be {text}"))
+        read(value).map(Some).ok_or_else(|| format!("{name} cannot be {text}").into())
     }
 
-    pub(super) fn document(&mut self, name: &str) -> Result<Option<Document>, String> {
+    pub(super) fn document(&mut self, name: &str) -> Result<Option<Document>> {
+        self.typed(name, into_document)
+    }
+
+    pub(super) fn documents(&mut self, name: &str) -> Result<Option<Vec<Document>>> {
         self.typed(name, |value| match value {
-            Bson::Document(document) => Some(document),
+            Bson::Array(items) => items.into_iter().map(into_document).collect(),
             _ => None,
         })
     }
 
-    pub(super) fn documents(&mut self, name: &str) -> Result<Option<Vec<Document>>, String> {
-        self.typed(name, |value| match value {
-            Bson::Array(items) => items
-                .into_iter()
-                .map(|item| match item {
-                    Bson::Document(document) => Some(document),
-                    _ => None,
-                })
-                .collect(),
-            _ => None,
-        })
-    }
-
-    pub(super) fn flag(&mut self, name: &str) -> Result<Option<bool>, String> {
+    pub(super) fn flag(&mut self, name: &str) -> Result<Option<bool>> {
         self.typed(name, |value| value.as_bool())
     }
 
-    pub(super) fn text(&mut self, name: &str) -> Result<Option<String>, String> {
+    pub(super) fn text(&mut self, name: &str) -> Result<Option<String>> {
         self.typed(name, |value| value.as_str().map(str::to_owned))
     }
 
-    pub(super) fn signed(&mut self, name: &str) -> Result<Option<i64>, String> {
+    pub(super) fn signed(&mut self, name: &str) -> Result<Option<i64>> {
         self.typed(name, |value| integer(&value))
     }
 
-    pub(super) fn count(&mut self, name: &str) -> Result<Option<u64>, String> {
+    pub(super) fn count(&mut self, name: &str) -> Result<Option<u64>> {
         self.typed(name, |value| integer(&value).and_then(|number| u64::try_from(number).ok()))
     }
 
-    pub(super) fn size(&mut self, name: &str) -> Result<Option<u32>, String> {
+    pub(super) fn size(&mut self, name: &str) -> Result<Option<u32>> {
         self.typed(name, |value| integer(&value).and_then(|number| u32::try_from(number).ok()))
     }
 
-    pub(super) fn millis(&mut self, name: &str) -> Result<Option<Duration>, String> {
+    pub(super) fn millis(&mut self, name: &str) -> Result<Option<Duration>> {
         Ok(self.count(name)?.map(Duration::from_millis))
     }
 
-    pub(super) fn preference(&mut self, name: &str) -> Result<Option<ReadPreference>, String> {
-        self.document(name)?.map(read_preference).transpose()
+    pub(super) fn preference(&mut self, name: &str) -> Result<Option<ReadPreference>> {
+        self.within(name, read_preference)
     }
 
-    pub(super) fn concern(&mut self, name: &str) -> Result<Option<WriteConcern>, String> {
-        self.document(name)?.map(write_concern).transpose()
+    pub(super) fn concern(&mut self, name: &str) -> Result<Option<WriteConcern>> {
+        self.within(name, write_concern)
+    }
+
+    /// A document whose values are all taken by `read`.
+    pub(super) fn within<T>(
+        &mut self,
+        name: &str,
+        read: impl FnOnce(&mut Self) -> Result<T>,
+    ) -> Result<Option<T>> {
+        let Some(document) = self.document(name)? else { return Ok(None) };
+        let mut inner = Self::new(document);
+        let value = read(&mut inner)?;
+        inner.finish()?;
+        Ok(Some(value))
     }
 
     /// An argument that must be there.
     pub(super) fn required<T>(
         &mut self,
         name: &str,
-        take: impl FnOnce(&mut Self, &str) -> Result<Option<T>, String>,
-    ) -> Result<T, String> {
-        take(self, name)?.ok_or_else(|| format!("{name} is missing"))
+        take: impl FnOnce(&mut Self, &str) -> Result<Option<T>>,
+    ) -> Result<T> {
+        take(self, name)?.ok_or_else(|| format!("{name} is missing").into())
+    }
+}
+
+fn into_document(value: Bson) -> Option<Document> {
+    match value {
+        Bson::Document(document) => Some(document),
+        _ => None,
     }
 }
 
@@ -116,10 +125,8 @@ pub(super) fn integer(value: &Bson) -> Option<i64> {
     }
 }
 
-pub(super) fn read_preference(document: Document) -> Result<ReadPreference, String> {
-    let mut given = Arguments::new(document);
-    let mode = given.required("mode", Arguments::text)?;
-    let mode: ReadPreferenceMode = mode.parse().map_err(|error| format!("{error}"))?;
+fn read_preference(given: &mut Arguments) -> Result<ReadPreference> {
+    let mode: ReadPreferenceMode = given.required("mode", Arguments::text)?.parse()?;
     let mut preference = ReadPreference::new(mode);
     for tags in given.documents("tagSets")?.unwrap_or_default() {
         let pairs = tags.iter().map(|(name, value)| {
@@ -132,12 +139,10 @@ pub(super) fn read_preference(document: Document) -> Result<ReadPreference, Stri
     if let Some(hedge) = given.document("hedge")? {
         preference.hedge = hedge.get_bool("enabled").ok();
     }
-    given.finish()?;
     Ok(preference)
 }
 
-pub(super) fn write_concern(document: Document) -> Result<WriteConcern, String> {
-    let mut given = Arguments::new(document);
+fn write_concern(given: &mut Arguments) -> Result<WriteConcern> {
     let w = match given.value("w")? {
         None => None,
         Some(Bson::String(word)) if word == "majority" => Some(WriteAcknowledgement::Majority),
@@ -147,8 +152,16 @@ pub(super) fn write_concern(document: Document) -> Result<WriteConcern, String> 
             Some(WriteAcknowledgement::Members(members.ok_or("a bad w")?))
         }
     };
-    let journal = given.flag("journal")?;
-    let w_timeout = given.millis("wtimeoutMS")?;
-    given.finish()?;
-    Ok(WriteConcern { w, journal, w_timeout })
+    Ok(WriteConcern { w, journal: given.flag("journal")?, w_timeout: given.millis("wtimeoutMS")? })
 }
+
+/// Sets the options that are given, each read as its kind.
+macro_rules! set_options {
+    ($arguments:expr, $action:ident; $($kind:ident $method:ident = $name:literal),* $(,)?) => {
+        $(if let Some(value) = $arguments.$kind($name)? {
+            $action = $action.$method(value);
+        })*
+    };
+}
+
+pub(super) use set_options;

@@ -13,6 +13,8 @@ use tempfile::NamedTempFile;
 use tokio::net::TcpListener;
 use tokio::time::timeout;
 
+use crate::{Context, Result};
+
 /// How long a set may take until it takes writes.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -69,7 +71,7 @@ pub(super) struct Deployment {
 pub(super) struct Version(pub(super) [u32; 3]);
 
 impl Version {
-    pub(super) fn parse(text: &str) -> Result<Self, String> {
+    pub(super) fn parse(text: &str) -> Result<Self> {
         let mut parts = [0; 3];
         for (place, part) in text.split('.').enumerate().take(3) {
             parts[place] = part.parse().map_err(|_| format!("{text:?} is no version"))?;
@@ -79,11 +81,11 @@ impl Version {
 }
 
 impl Deployment {
-    pub(super) async fn start(shape: Shape) -> Result<Self, String> {
+    pub(super) async fn start(shape: Shape) -> Result<Self> {
         let mut servers = Vec::new();
-        let key_file = key_file().map_err(|error| format!("the key file: {error}"))?;
+        let key_file = key_file().context("the key file")?;
         for _ in 0..shape.members {
-            let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await;
+            let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
             let mut options = StartOptions::new(Place::Memory);
             options.test_commands = true;
             options.replica_set = (shape.topology == "replicaset").then(|| SET_NAME.to_owned());
@@ -91,26 +93,22 @@ impl Deployment {
             if shape.authentication && shape.topology == "replicaset" {
                 options.membership = Membership::KeyFile(key_file.path().to_owned());
             }
-            let listener = listener.map_err(|error| error.to_string())?;
-            let server = Server::start(listener, options).await;
-            servers.push(server.map_err(|error| error.to_string())?);
+            servers.push(Server::start(listener, options).await?);
         }
         let hosts: Vec<String> = servers.iter().map(|s| s.address().to_string()).collect();
         let prepared = timeout(PATIENCE, prepare(shape, &hosts)).await;
         prepared.map_err(|_| format!("the {} does not start", shape.name()))??;
         let uri = uri(shape, &hosts, "");
-        let client = Client::with_uri(&uri).map_err(|error| error.to_string())?;
+        let client = Client::with_uri(&uri)?;
         let version = timeout(PATIENCE, version(&client)).await;
-        let version = version.map_err(|_| "the servers do not answer".to_owned())??;
+        let version = version.map_err(|_| "the servers do not answer")??;
         let mut direct = Vec::new();
         for host in &hosts {
             let alone = Shape { topology: "single", ..shape };
             let uri = self::uri(alone, std::slice::from_ref(host), "directConnection=true");
-            direct.push(Client::with_uri(&uri).map_err(|error| error.to_string())?);
+            direct.push(Client::with_uri(&uri)?);
         }
-        let parameters = client.database("admin").run_command(doc! { "getParameter": "*" }).await;
-        let parameters = parameters.map_err(|error| format!("getParameter: {error}"))?;
-        let parameters = Document::try_from(parameters).map_err(|error| error.to_string())?;
+        let parameters = administer(&client, doc! { "getParameter": "*" }).await?;
         Ok(Self { shape, client, version, parameters, direct, hosts, servers })
     }
 
@@ -125,24 +123,23 @@ impl Deployment {
     }
 
     /// Takes every fail point of every server back.
-    pub(super) async fn lift_fail_points(&self) -> Result<(), String> {
+    pub(super) async fn lift_fail_points(&self) -> Result<()> {
         for client in &self.direct {
             for name in FAIL_POINTS {
                 let off = doc! { "configureFailPoint": name, "mode": "off" };
-                let lifted = client.database("admin").run_command(off).await;
-                lifted.map_err(|error| format!("lifting the fail points: {error}"))?;
+                administer(client, off).await?;
             }
         }
         Ok(())
     }
 
-    pub(super) async fn stop(self) -> Result<(), String> {
+    pub(super) async fn stop(self) -> Result<()> {
         self.client.close().await;
         for client in self.direct {
             client.close().await;
         }
         for server in self.servers {
-            server.stop().await.map_err(|error| error.to_string())?;
+            server.stop().await?;
         }
         Ok(())
     }
@@ -171,10 +168,9 @@ fn uri(shape: Shape, hosts: &[String], options: &str) -> String {
     all.trim_end_matches('&').to_owned()
 }
 
-async fn prepare(shape: Shape, hosts: &[String]) -> Result<(), String> {
+async fn prepare(shape: Shape, hosts: &[String]) -> Result<()> {
     let first = format!("mongodb://{}/?directConnection=true", hosts[0]);
-    let client = Client::with_uri(&first).map_err(|error| error.to_string())?;
-    let admin = client.database("admin");
+    let client = Client::with_uri(&first)?;
     if shape.topology == "replicaset" {
         let members = hosts
             .iter()
@@ -182,23 +178,20 @@ async fn prepare(shape: Shape, hosts: &[String]) -> Result<(), String> {
             .map(|(id, host)| Bson::from(doc! { "_id": id as i64, "host": host.as_str() }));
         let members: Vec<Bson> = members.collect();
         let config = doc! { "_id": SET_NAME, "version": 1, "members": members };
-        let initiated = admin.run_command(doc! { "replSetInitiate": config }).await;
-        initiated.map_err(|error| format!("replSetInitiate: {error}"))?;
+        administer(&client, doc! { "replSetInitiate": config }).await?;
         wait_for_primary(&client).await?;
     }
     if shape.authentication {
         let user = doc! { "createUser": USER, "pwd": PASSWORD, "roles": ["root"] };
-        let created = admin.run_command(user).await;
-        created.map_err(|error| format!("createUser: {error}"))?;
+        administer(&client, user).await?;
     }
     client.close().await;
     Ok(())
 }
 
-async fn wait_for_primary(client: &Client) -> Result<(), String> {
+async fn wait_for_primary(client: &Client) -> Result<()> {
     loop {
-        let hello = client.database("admin").run_command(doc! { "hello": 1 }).await;
-        let hello = hello.map_err(|error| format!("hello: {error}"))?;
+        let hello = administer(client, doc! { "hello": 1 }).await?;
         if hello.get_bool("isWritablePrimary").unwrap_or(false) || hello.get_str("primary").is_ok()
         {
             return Ok(());
@@ -207,9 +200,13 @@ async fn wait_for_primary(client: &Client) -> Result<(), String> {
     }
 }
 
-async fn version(client: &Client) -> Result<Version, String> {
-    let reply = client.database("admin").run_command(doc! { "buildInfo": 1 }).await;
-    let reply = reply.map_err(|error| format!("buildInfo: {error}"))?;
-    let reply = Document::try_from(reply).map_err(|error| error.to_string())?;
-    Version::parse(reply.get_str("version").map_err(|error| error.to_string())?)
+async fn version(client: &Client) -> Result<Version> {
+    let reply = administer(client, doc! { "buildInfo": 1 }).await?;
+    Version::parse(reply.get_str("version")?)
+}
+
+/// Runs a command that must succeed.
+async fn administer(client: &Client, command: Document) -> Result<Document> {
+    let name = command.keys().next().cloned().unwrap_or_default();
+    Ok(client.database("admin").run_command(command).await.context(name)?.try_into()?)
 }

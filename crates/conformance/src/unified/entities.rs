@@ -18,10 +18,11 @@ use tokio::task::JoinHandle;
 
 use quorate_protocol::Lock;
 
-use super::arguments::{Arguments, read_preference, write_concern};
+use super::arguments::{Arguments, set_options};
 use super::deployment::Deployment;
 use super::events::EventLog;
 use super::matching::Lookup;
+use crate::{Context, Result};
 
 /// How often monitors of clients look again that do not say how often.
 const HEARTBEAT_FREQUENCY_MS: u32 = 500;
@@ -59,7 +60,7 @@ impl SessionEntity {
 /// A thread of the test: operations that run one after the other, beside the main ones.
 pub(super) struct ThreadEntity {
     pub(super) work: Lock<Option<mpsc::UnboundedSender<Document>>>,
-    pub(super) task: AsyncMutex<Option<JoinHandle<Result<(), String>>>>,
+    pub(super) task: AsyncMutex<Option<JoinHandle<Result<()>>>>,
 }
 
 /// Anything that has a name.
@@ -85,13 +86,31 @@ pub(super) struct Entities {
 /// Takes an entity of one kind out of the map.
 macro_rules! typed {
     ($($method:ident: $variant:ident => $kind:ty),* $(,)?) => {
-        $(pub(super) fn $method(&self, name: &str) -> Result<$kind, String> {
+        $(pub(super) fn $method(&self, name: &str) -> Result<$kind> {
             match self.get(name)? {
                 Entity::$variant(found) => Ok(found),
-                _ => Err(format!("{name} is no {}", stringify!($method))),
+                _ => Err(format!("{name} is no {}", stringify!($method)).into()),
             }
         })*
     };
+}
+
+/// A database or a collection with the options that are given under a key.
+macro_rules! configured {
+    ($owner:expr, $given:ident, $key:literal) => {{
+        let mut owner = $owner;
+        if let Some(options) = $given.document($key)? {
+            let mut options = Arguments::new(options);
+            if let Some(level) = read_concern(&mut options)? {
+                owner = owner.with_read_concern(&level);
+            }
+            set_options!(options, owner;
+                preference with_read_preference = "readPreference",
+                concern with_write_concern = "writeConcern", millis with_timeout = "timeoutMS");
+            options.finish()?;
+        }
+        owner
+    }};
 }
 
 impl Entities {
@@ -103,14 +122,18 @@ impl Entities {
         topology: Topology => Arc<TopologyDescription>,
     }
 
-    pub(super) fn get(&self, name: &str) -> Result<Entity, String> {
-        self.map.lock().get(name).cloned().ok_or_else(|| format!("there is no entity {name}"))
+    pub(super) fn get(&self, name: &str) -> Result<Entity> {
+        self.map
+            .lock()
+            .get(name)
+            .cloned()
+            .ok_or_else(|| format!("there is no entity {name}").into())
     }
 
-    pub(super) fn insert(&self, name: &str, entity: Entity) -> Result<(), String> {
+    pub(super) fn insert(&self, name: &str, entity: Entity) -> Result<()> {
         match self.map.lock().insert(name.to_owned(), entity) {
             None => Ok(()),
-            Some(_) => Err(format!("there are two entities {name}")),
+            Some(_) => Err(format!("there are two entities {name}").into()),
         }
     }
 
@@ -125,7 +148,7 @@ impl Entities {
         deployment: &Deployment,
         kind: &str,
         given: Document,
-    ) -> Result<(), String> {
+    ) -> Result<()> {
         let mut given = Arguments::new(given);
         let id = given.required("id", Arguments::text)?;
         let entity = match kind {
@@ -133,48 +156,25 @@ impl Entities {
             "database" => {
                 let client = self.client(&given.required("client", Arguments::text)?)?;
                 let name = given.required("databaseName", Arguments::text)?;
-                let mut database = client.client.database(&name);
-                if let Some(options) = given.document("databaseOptions")? {
-                    let mut options = Arguments::new(options);
-                    if let Some(level) = read_concern(&mut options)? {
-                        database = database.with_read_concern(&level);
-                    }
-                    if let Some(preference) = options.preference("readPreference")? {
-                        database = database.with_read_preference(preference);
-                    }
-                    if let Some(concern) = options.concern("writeConcern")? {
-                        database = database.with_write_concern(concern);
-                    }
-                    if let Some(limit) = options.millis("timeoutMS")? {
-                        database = database.with_timeout(limit);
-                    }
-                    options.finish()?;
-                }
-                Entity::Database(database)
+                let database = client.client.database(&name);
+                Entity::Database(configured!(database, given, "databaseOptions"))
             }
             "collection" => {
                 let database = self.database(&given.required("database", Arguments::text)?)?;
                 let name = given.required("collectionName", Arguments::text)?;
-                let mut collection = database.collection(&name);
-                if let Some(options) = given.document("collectionOptions")? {
-                    collection = configured(collection, options)?;
-                }
-                Entity::Collection(collection)
+                let collection = database.collection(&name);
+                Entity::Collection(configured!(collection, given, "collectionOptions"))
             }
             "session" => {
                 let client = self.client(&given.required("client", Arguments::text)?)?;
-                let mut options = SessionOptions::default();
-                if let Some(wanted) = given.document("sessionOptions")? {
-                    let mut wanted = Arguments::new(wanted);
-                    options = self.session_options(&mut wanted)?;
-                    wanted.finish()?;
-                }
-                let session = client.client.start_session_with(options);
-                let session = session.map_err(|error| error.to_string())?;
+                let options =
+                    given.within("sessionOptions", |wanted| self.session_options(wanted))?;
+                let options = options.unwrap_or_default();
+                let session = client.client.start_session_with(options)?;
                 let session = AsyncMutex::new(Some(session));
                 Entity::Session(Arc::new(SessionEntity { session, id: Lock::default() }))
             }
-            other => return Err(format!("unknown kind of entity {other}")),
+            other => bail!("unknown kind of entity {other}"),
         };
         given.finish()?;
         self.insert(&id, entity)
@@ -182,47 +182,22 @@ impl Entities {
 }
 
 impl Lookup for Entities {
-    fn session_id(&self, name: &str) -> Result<Document, String> {
-        let session = self.session(name)?;
-        let id = session.id.lock();
-        id.clone().ok_or_else(|| format!("{name} has not been used"))
+    fn session_id(&self, name: &str) -> Result<Document> {
+        let id = self.session(name)?.id.lock().clone();
+        id.ok_or_else(|| format!("{name} has not been used").into())
     }
 
-    fn value(&self, name: &str) -> Result<Bson, String> {
+    fn value(&self, name: &str) -> Result<Bson> {
         match self.get(name)? {
             Entity::Value(value) => Ok(value),
-            _ => Err(format!("{name} is no value")),
+            _ => Err(format!("{name} is no value").into()),
         }
     }
-}
-
-/// A collection with `collectionOptions`.
-fn configured(mut collection: Collection, options: Document) -> Result<Collection, String> {
-    let mut options = Arguments::new(options);
-    if let Some(level) = read_concern(&mut options)? {
-        collection = collection.with_read_concern(&level);
-    }
-    if let Some(preference) = options.document("readPreference")? {
-        collection = collection.with_read_preference(read_preference(preference)?);
-    }
-    if let Some(concern) = options.document("writeConcern")? {
-        collection = collection.with_write_concern(write_concern(concern)?);
-    }
-    if let Some(limit) = options.millis("timeoutMS")? {
-        collection = collection.with_timeout(limit);
-    }
-    options.finish()?;
-    Ok(collection)
 }
 
 impl Entities {
-    fn session_options(&self, wanted: &mut Arguments) -> Result<SessionOptions, String> {
-        let mut defaults = TransactionOptions::default();
-        if let Some(options) = wanted.document("defaultTransactionOptions")? {
-            let mut options = Arguments::new(options);
-            defaults = transaction_options(&mut options)?;
-            options.finish()?;
-        }
+    fn session_options(&self, wanted: &mut Arguments) -> Result<SessionOptions> {
+        let defaults = wanted.within("defaultTransactionOptions", transaction_options)?;
         // The name of a value that an operation has saved.
         let time = match wanted.text("snapshotTime")? {
             Some(name) => Some(self.value(&name)?.as_timestamp().ok_or("no time was saved")?),
@@ -232,14 +207,14 @@ impl Entities {
             causal_consistency: wanted.flag("causalConsistency")?,
             snapshot: wanted.flag("snapshot")?.unwrap_or(false),
             snapshot_time: time,
-            default_transaction_options: defaults,
+            default_transaction_options: defaults.unwrap_or_default(),
             default_timeout: wanted.millis("defaultTimeoutMS")?,
         })
     }
 }
 
 /// The options of a transaction, wherever they are given.
-pub(super) fn transaction_options(given: &mut Arguments) -> Result<TransactionOptions, String> {
+pub(super) fn transaction_options(given: &mut Arguments) -> Result<TransactionOptions> {
     Ok(TransactionOptions {
         read_concern: read_concern(given)?,
         write_concern: given.concern("writeConcern")?,
@@ -248,15 +223,11 @@ pub(super) fn transaction_options(given: &mut Arguments) -> Result<TransactionOp
     })
 }
 
-fn read_concern(options: &mut Arguments) -> Result<Option<String>, String> {
-    let Some(concern) = options.document("readConcern")? else { return Ok(None) };
-    let mut concern = Arguments::new(concern);
-    let level = concern.required("level", Arguments::text)?;
-    concern.finish()?;
-    Ok(Some(level))
+fn read_concern(options: &mut Arguments) -> Result<Option<String>> {
+    options.within("readConcern", |concern| concern.required("level", Arguments::text))
 }
 
-fn client(deployment: &Deployment, given: &mut Arguments) -> Result<ClientEntity, String> {
+fn client(deployment: &Deployment, given: &mut Arguments) -> Result<ClientEntity> {
     // Only sharded clusters and load balancers have several of them.
     given.flag("useMultipleMongoses")?;
     // The runner waits for it when the client is made.
@@ -268,9 +239,9 @@ fn client(deployment: &Deployment, given: &mut Arguments) -> Result<ClientEntity
     let events = Arc::new(EventLog::new(observed, ignored, sensitive)?);
     let uri_options = given.document("uriOptions")?.unwrap_or_default();
     let uri = deployment.uri(&uri_text(&uri_options)?);
-    let string = ConnectionString::parse(&uri).map_err(|error| format!("{uri}: {error}"))?;
+    let string = ConnectionString::parse(&uri).context(&uri)?;
     if let Some(warning) = string.warnings().first() {
-        return Err(format!("{uri}: {warning}"));
+        bail!("{uri}: {warning}");
     }
     let mut options = ClientOptions::from_connection_string(&string);
     let listener: EventListener = {
@@ -281,32 +252,32 @@ fn client(deployment: &Deployment, given: &mut Arguments) -> Result<ClientEntity
     // Tests read whole documents out of log messages.
     options.logged_document_length = Some(LOGGED_DOCUMENT_LENGTH);
     options.server_api = server_api(given)?;
-    let client = Client::with_options(options).map_err(|error| error.to_string())?;
+    let client = Client::with_options(options)?;
     Ok(ClientEntity { client, events, logs })
 }
 
-fn names(given: &mut Arguments, key: &str) -> Result<BTreeSet<String>, String> {
+fn names(given: &mut Arguments, key: &str) -> Result<BTreeSet<String>> {
     let Some(value) = given.value(key)? else { return Ok(BTreeSet::new()) };
     let list = value.as_array().ok_or_else(|| format!("{key} is no list"))?;
     let names = list.iter().map(|name| name.as_str().map(str::to_owned));
-    names.collect::<Option<_>>().ok_or_else(|| format!("{key} holds something else than names"))
+    names
+        .collect::<Option<_>>()
+        .ok_or_else(|| format!("{key} holds something else than names").into())
 }
 
-fn server_api(given: &mut Arguments) -> Result<Option<ServerApi>, String> {
-    let Some(api) = given.document("serverApi")? else { return Ok(None) };
-    let mut api = Arguments::new(api);
-    let version = api.required("version", Arguments::text)?;
-    if version != API_VERSION {
-        return Err(format!("there is no version {version} of the stable API"));
-    }
-    let strict = api.flag("strict")?;
-    let deprecation_errors = api.flag("deprecationErrors")?;
-    api.finish()?;
-    Ok(Some(ServerApi { version, strict, deprecation_errors }))
+fn server_api(given: &mut Arguments) -> Result<Option<ServerApi>> {
+    given.within("serverApi", |api| {
+        let version = api.required("version", Arguments::text)?;
+        if version != API_VERSION {
+            bail!("there is no version {version} of the stable API");
+        }
+        let strict = api.flag("strict")?;
+        Ok(ServerApi { version, strict, deprecation_errors: api.flag("deprecationErrors")? })
+    })
 }
 
 /// `a=1&b=2` of a document of options.
-fn uri_text(options: &Document) -> Result<String, String> {
+fn uri_text(options: &Document) -> Result<String> {
     let mut parts = Vec::new();
     for (name, value) in options {
         let texts = match value {
@@ -321,12 +292,12 @@ fn uri_text(options: &Document) -> Result<String, String> {
     Ok(parts.join("&"))
 }
 
-fn text_of(value: &Bson) -> Result<String, String> {
+fn text_of(value: &Bson) -> Result<String> {
     match value {
         Bson::String(text) => Ok(text.clone()),
         Bson::Int32(number) => Ok(number.to_string()),
         Bson::Int64(number) => Ok(number.to_string()),
         Bson::Boolean(truth) => Ok(truth.to_string()),
-        other => Err(format!("{other} cannot be part of a connection string")),
+        other => Err(format!("{other} cannot be part of a connection string").into()),
     }
 }

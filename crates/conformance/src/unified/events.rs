@@ -16,6 +16,7 @@ use tokio::time::timeout;
 use quorate_protocol::Lock;
 
 use super::matching::{Level, Matcher};
+use crate::{Context, Result};
 
 /// Every event that a test can observe, by what it is about.
 const KNOWN: [(&str, &[&str]); 3] = [
@@ -43,9 +44,9 @@ const KNOWN: [(&str, &[&str]); 3] = [
     ),
 ];
 
-fn kind_of(name: &str) -> Result<&'static str, String> {
+fn kind_of(name: &str) -> Result<&'static str> {
     let known = KNOWN.iter().find(|(_, names)| names.contains(&name));
-    known.map(|(kind, _)| *kind).ok_or_else(|| format!("unknown event {name}"))
+    known.map(|(kind, _)| *kind).ok_or_else(|| format!("unknown event {name}").into())
 }
 
 /// An event by its name in the tests.
@@ -71,7 +72,7 @@ impl EventLog {
         observed: BTreeSet<String>,
         ignored_commands: BTreeSet<String>,
         sensitive: bool,
-    ) -> Result<Self, String> {
+    ) -> Result<Self> {
         for name in &observed {
             kind_of(name)?;
         }
@@ -162,7 +163,7 @@ impl EventLog {
     }
 
     /// How many events so far are like this one.
-    pub(super) fn count(&self, matcher: Matcher<'_>, expected: &Document) -> Result<usize, String> {
+    pub(super) fn count(&self, matcher: Matcher<'_>, expected: &Document) -> Result<usize> {
         let events = self.events.lock().clone();
         let mut count = 0;
         for event in &events {
@@ -178,7 +179,7 @@ impl EventLog {
         expected: &Document,
         count: usize,
         limit: Duration,
-    ) -> Result<(), String> {
+    ) -> Result<()> {
         let mut revisions = self.revision.subscribe();
         let enough = async {
             loop {
@@ -186,7 +187,7 @@ impl EventLog {
                     return Ok(());
                 }
                 if revisions.changed().await.is_err() {
-                    return Err("the client is gone".to_owned());
+                    bail!("the client is gone");
                 }
             }
         };
@@ -194,13 +195,13 @@ impl EventLog {
             Ok(outcome) => outcome,
             Err(_) => {
                 let found = self.count(matcher, expected)?;
-                Err(format!("{expected} happened {found} times, expected {count}"))
+                Err(format!("{expected} happened {found} times, expected {count}").into())
             }
         }
     }
 
     /// Judges `expectedEventsForClient`.
-    pub(super) fn check(&self, matcher: Matcher<'_>, expected: &Document) -> Result<(), String> {
+    pub(super) fn check(&self, matcher: Matcher<'_>, expected: &Document) -> Result<()> {
         let mut kind = "command";
         let mut ignore_extra = false;
         let mut wanted: &[Bson] = &[];
@@ -210,11 +211,11 @@ impl EventLog {
                 ("eventType", Bson::String(given)) => kind = given,
                 ("ignoreExtraEvents", Bson::Boolean(given)) => ignore_extra = *given,
                 ("events", Bson::Array(given)) => wanted = given,
-                _ => return Err(format!("unknown assertion on events: {key}")),
+                _ => bail!("unknown assertion on events: {key}"),
             }
         }
         let mut found = self.events.lock().clone();
-        found.retain(|event| kind_of(event.name) == Ok(kind));
+        found.retain(|event| kind_of(event.name).is_ok_and(|own| own == kind));
         for (place, wanted) in wanted.iter().enumerate() {
             let wanted = wanted.as_document().ok_or("an event is no document")?;
             let event =
@@ -225,7 +226,7 @@ impl EventLog {
         }
         match found.get(wanted.len()) {
             Some(extra) if !ignore_extra => {
-                Err(format!("unexpected event {} {}", extra.name, extra.fields))
+                Err(format!("unexpected event {} {}", extra.name, extra.fields).into())
             }
             _ => Ok(()),
         }
@@ -297,26 +298,26 @@ fn discovery(event: &DiscoveryEvent) -> Option<Observed> {
     Some(Observed { name, fields })
 }
 
-fn named(expected: &Document) -> Result<(&str, &Document), String> {
+fn named(expected: &Document) -> Result<(&str, &Document)> {
     let mut entries = expected.iter();
     match (entries.next(), entries.next()) {
         (Some((name, Bson::Document(fields))), None) => {
             kind_of(name)?;
             Ok((name, fields))
         }
-        _ => Err(format!("an expected event has one name: {expected}")),
+        _ => Err(format!("an expected event has one name: {expected}").into()),
     }
 }
 
-fn is_match(matcher: Matcher<'_>, expected: &Document, event: &Observed) -> Result<bool, String> {
+fn is_match(matcher: Matcher<'_>, expected: &Document, event: &Observed) -> Result<bool> {
     let (name, _) = named(expected)?;
     Ok(name == event.name && compare(matcher, expected, event).is_ok())
 }
 
-fn compare(matcher: Matcher<'_>, expected: &Document, event: &Observed) -> Result<(), String> {
+fn compare(matcher: Matcher<'_>, expected: &Document, event: &Observed) -> Result<()> {
     let (name, fields) = named(expected)?;
     if name != event.name {
-        return Err(format!("expected {expected}"));
+        bail!("expected {expected}");
     }
     for (key, wanted) in fields {
         let found = match key.as_str() {
@@ -332,13 +333,13 @@ fn compare(matcher: Matcher<'_>, expected: &Document, event: &Observed) -> Resul
             "hasServiceId" | "hasServerConnectionId" => {
                 let field = if key == "hasServiceId" { "serviceId" } else { "serverConnectionId" };
                 if wanted.as_bool() != Some(event.fields.contains_key(field)) {
-                    return Err(format!("{key} is not {wanted}"));
+                    bail!("{key} is not {wanted}");
                 }
                 continue;
             }
-            _ => return Err(format!("unknown assertion on an event: {key}")),
+            _ => bail!("unknown assertion on an event: {key}"),
         };
-        matcher.check(wanted, found, Level::Root).map_err(|reason| format!("{key}: {reason}"))?;
+        matcher.check(wanted, found, Level::Root).context(key)?;
     }
     Ok(())
 }

@@ -18,6 +18,7 @@ use tracing::{Event, Level as TracingLevel, Metadata, Subscriber};
 use quorate_protocol::Lock;
 
 use super::matching::{Level, Matcher};
+use crate::{Context, Result};
 
 /// Where the clients' messages come from.
 const PREFIX: &str = "quorate::";
@@ -41,10 +42,10 @@ pub(super) struct Recording;
 
 impl Recording {
     /// Starts keeping. What was kept is forgotten unless another test records as well.
-    pub(super) fn start() -> Result<Self, String> {
+    pub(super) fn start() -> Result<Self> {
         static INSTALLED: OnceLock<bool> = OnceLock::new();
         if !INSTALLED.get_or_init(|| set_global_default(Ear).is_ok()) {
-            return Err("another subscriber of tracing is installed".to_owned());
+            bail!("another subscriber of tracing is installed");
         }
         let mut messages = messages();
         if RECORDING.fetch_add(1, Ordering::SeqCst) == 0 {
@@ -70,7 +71,7 @@ pub(super) fn check(
     expected: &Document,
     client: TopologyId,
     observed: &Document,
-) -> Result<(), String> {
+) -> Result<()> {
     let mut ignore_extra = false;
     let (mut wanted, mut ignored): (&[Bson], &[Bson]) = (&[], &[]);
     for (key, value) in expected {
@@ -79,7 +80,7 @@ pub(super) fn check(
             ("messages", Bson::Array(given)) => wanted = given,
             ("ignoreMessages", Bson::Array(given)) => ignored = given,
             ("ignoreExtraMessages", Bson::Boolean(given)) => ignore_extra = *given,
-            _ => return Err(format!("unknown assertion on log messages: {key}")),
+            _ => bail!("unknown assertion on log messages: {key}"),
         }
     }
     let mut found = messages().clone();
@@ -92,11 +93,10 @@ pub(super) fn check(
         let wanted = wanted.as_document().ok_or("a message is no document")?;
         let message =
             found.get(place).ok_or_else(|| format!("message {place} is missing: {wanted}"))?;
-        compare(matcher, wanted, message)
-            .map_err(|reason| format!("message {place} {message:?}: {reason}"))?;
+        compare(matcher, wanted, message).context(format_args!("message {place} {message:?}"))?;
     }
     match found.get(wanted.len()) {
-        Some(extra) if !ignore_extra => Err(format!("unexpected message {extra:?}")),
+        Some(extra) if !ignore_extra => Err(format!("unexpected message {extra:?}").into()),
         _ => Ok(()),
     }
 }
@@ -108,7 +108,7 @@ fn is_observed(message: &Message, client: TopologyId, observed: &Document) -> bo
     own && least.is_some_and(|least| severity(message.level) <= Some(least))
 }
 
-fn compare(matcher: Matcher<'_>, expected: &Document, found: &Message) -> Result<(), String> {
+fn compare(matcher: Matcher<'_>, expected: &Document, found: &Message) -> Result<()> {
     for (key, wanted) in expected {
         match (key.as_str(), wanted) {
             ("level", Bson::String(level)) if level == found.level => {}
@@ -123,11 +123,11 @@ fn compare(matcher: Matcher<'_>, expected: &Document, found: &Message) -> Result
             ("failureIsRedacted", Bson::Boolean(redacted)) => {
                 let failure = found.data.get_str("failure").map_err(|_| "there is no failure")?;
                 if failure.contains("(redacted)") != *redacted {
-                    return Err(format!("failureIsRedacted is not {redacted}: {failure}"));
+                    bail!("failureIsRedacted is not {redacted}: {failure}");
                 }
             }
-            ("level" | "component", _) => return Err(format!("expected {key} {wanted}")),
-            _ => return Err(format!("unknown assertion on a log message: {key}")),
+            ("level" | "component", _) => bail!("expected {key} {wanted}"),
+            _ => bail!("unknown assertion on a log message: {key}"),
         }
     }
     Ok(())

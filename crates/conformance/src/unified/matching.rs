@@ -5,13 +5,15 @@
 
 use bson::{Bson, Document};
 
+use crate::{Context, Reason, Result};
+
 /// Looks up what operators refer to.
 pub(super) trait Lookup: Sync {
     /// The id of a session, as commands carry it.
-    fn session_id(&self, name: &str) -> Result<Document, String>;
+    fn session_id(&self, name: &str) -> Result<Document>;
 
     /// A value that an earlier operation left.
-    fn value(&self, name: &str) -> Result<Bson, String>;
+    fn value(&self, name: &str) -> Result<Bson>;
 }
 
 /// Whether extra fields are let pass.
@@ -31,12 +33,7 @@ pub(super) struct Matcher<'a> {
 
 impl Matcher<'_> {
     /// Compares a value that may be absent. `Err` says where they differ.
-    pub(super) fn check(
-        &self,
-        expected: &Bson,
-        actual: Option<&Bson>,
-        level: Level,
-    ) -> Result<(), String> {
+    pub(super) fn check(&self, expected: &Bson, actual: Option<&Bson>, level: Level) -> Result<()> {
         if let Some((operator, argument)) = operator(expected) {
             return self.operate(operator, argument, actual, level);
         }
@@ -48,33 +45,27 @@ impl Matcher<'_> {
             (Bson::Array(expected), Bson::Array(actual)) => {
                 if expected.len() != actual.len() {
                     let (wanted, found) = (expected.len(), actual.len());
-                    return Err(format!("expected {wanted} elements, found {found}: {actual:?}"));
+                    bail!("expected {wanted} elements, found {found}: {actual:?}");
                 }
                 for (place, (expected, actual)) in expected.iter().zip(actual).enumerate() {
                     self.check(expected, Some(actual), Level::Nested)
-                        .map_err(|reason| format!("[{place}]: {reason}"))?;
+                        .context(format_args!("[{place}]"))?;
                 }
                 Ok(())
             }
             (expected, actual) if scalars_are_equal(expected, actual) => Ok(()),
-            (expected, actual) => Err(format!("expected {expected}, found {actual}")),
+            (expected, actual) => Err(format!("expected {expected}, found {actual}").into()),
         }
     }
 
-    fn documents(
-        &self,
-        expected: &Document,
-        actual: &Document,
-        level: Level,
-    ) -> Result<(), String> {
+    fn documents(&self, expected: &Document, actual: &Document, level: Level) -> Result<()> {
         for (key, wanted) in expected {
-            self.check(wanted, actual.get(key), Level::Nested)
-                .map_err(|reason| format!("{key}: {reason}"))?;
+            self.check(wanted, actual.get(key), Level::Nested).context(key)?;
         }
         if level == Level::Nested
             && let Some(extra) = actual.keys().find(|key| !expected.contains_key(key))
         {
-            return Err(format!("{extra} was not expected in {actual}"));
+            bail!("{extra} was not expected in {actual}");
         }
         Ok(())
     }
@@ -85,8 +76,8 @@ impl Matcher<'_> {
         argument: &Bson,
         actual: Option<&Bson>,
         level: Level,
-    ) -> Result<(), String> {
-        let wrong = || Err(format!("{operator} {argument} does not hold for {actual:?}"));
+    ) -> Result<()> {
+        let wrong = || Err(format!("{operator} {argument} does not hold for {actual:?}").into());
         let require = || actual.ok_or_else(|| format!("{operator}: there is no value"));
         let holds = match operator {
             "$$exists" => argument.as_bool().ok_or("$$exists takes a boolean")? == actual.is_some(),
@@ -111,9 +102,8 @@ impl Matcher<'_> {
             },
             "$$matchAsDocument" => {
                 let text = require()?.as_str().ok_or("$$matchAsDocument needs a text")?;
-                let json: serde_json::Value =
-                    serde_json::from_str(text).map_err(|error| format!("{text}: {error}"))?;
-                let document = Bson::try_from(json).map_err(|error| format!("{text}: {error}"))?;
+                let json: serde_json::Value = serde_json::from_str(text).context(text)?;
+                let document = Bson::try_from(json).context(text)?;
                 return self.check(argument, Some(&document), Level::Nested);
             }
             "$$matchAsRoot" => return self.check(argument, actual, Level::Root),
@@ -124,7 +114,7 @@ impl Matcher<'_> {
                 let found: String = binary.bytes.iter().map(|byte| format!("{byte:02x}")).collect();
                 hex.eq_ignore_ascii_case(&found)
             }
-            _ => return Err(format!("unknown operator {operator}")),
+            _ => bail!("unknown operator {operator}"),
         };
         if holds { Ok(()) } else { wrong() }
     }
@@ -158,13 +148,13 @@ pub(super) fn scalars_are_equal(expected: &Bson, actual: &Bson) -> bool {
     }
 }
 
-fn has_type(types: &Bson, actual: &Bson) -> Result<bool, String> {
+fn has_type(types: &Bson, actual: &Bson) -> Result<bool> {
     let one = |name: &Bson| {
         let name = name.as_str().ok_or("$$type takes names")?;
-        Ok::<bool, String>(match name {
+        Ok::<bool, Reason>(match name {
             "number" => number(actual).is_some() || matches!(actual, Bson::Decimal128(_)),
             name if TYPES.contains(&name) => type_name(actual) == Some(name),
-            other => return Err(format!("unknown type {other}")),
+            other => bail!("unknown type {other}"),
         })
     };
     match types {
@@ -219,16 +209,16 @@ mod tests {
     struct Nothing;
 
     impl Lookup for Nothing {
-        fn session_id(&self, name: &str) -> Result<Document, String> {
-            Err(format!("no session {name}"))
+        fn session_id(&self, name: &str) -> Result<Document> {
+            Err(format!("no session {name}").into())
         }
 
-        fn value(&self, name: &str) -> Result<Bson, String> {
-            Err(format!("no value {name}"))
+        fn value(&self, name: &str) -> Result<Bson> {
+            Err(format!("no value {name}").into())
         }
     }
 
-    fn root(expected: Document, actual: Document) -> Result<(), String> {
+    fn root(expected: Document, actual: Document) -> Result<()> {
         let (expected, actual) = (Bson::Document(expected), Bson::Document(actual));
         Matcher { lookup: &Nothing }.check(&expected, Some(&actual), Level::Root)
     }

@@ -12,9 +12,10 @@ mod session;
 
 use bson::Document;
 
-use super::arguments::Arguments;
+use super::arguments::{Arguments, set_options};
 use super::entities::{Entities, Entity};
 use super::outcome::Attempt;
+use crate::Result;
 
 /// Runs an operation of an entity. `Err` outside says that the test is at fault, or the runner.
 pub(super) async fn run(
@@ -22,7 +23,7 @@ pub(super) async fn run(
     object: &str,
     name: &str,
     arguments: Document,
-) -> Result<Attempt, String> {
+) -> Result<Attempt> {
     let arguments = Arguments::new(arguments);
     match entities.get(object)? {
         Entity::Client(entity) => client::run(entities, &entity, name, arguments).await,
@@ -33,17 +34,8 @@ pub(super) async fn run(
         Entity::Cursor(cursor) => cursor::run(&cursor, name, arguments).await,
         Entity::ChangeStream(stream) => change_stream::run(&stream, name, arguments).await,
         Entity::Session(entity) => session::run(&entity, name, arguments).await,
-        _ => Err(format!("{object} has no operation {name}")),
+        _ => Err(format!("{object} has no operation {name}").into()),
     }
-}
-
-/// Sets the options that are given, each read as its kind.
-macro_rules! set_options {
-    ($arguments:expr, $action:ident; $($kind:ident $method:ident = $name:literal),* $(,)?) => {
-        $(if let Some(value) = $arguments.$kind($name)? {
-            $action = $action.$method(value);
-        })*
-    };
 }
 
 /// Sets the session and the options that are given, checks that none is left, and runs the action.
@@ -64,7 +56,7 @@ macro_rules! perform {
             let session = guard.as_mut().ok_or("the session has ended")?;
             action = action.session(session);
         }
-        $crate::unified::operations::set_options!($arguments, action; $($kind $method = $name),*);
+        $crate::unified::arguments::set_options!($arguments, action; $($kind $method = $name),*);
         $arguments.finish()?;
         let result = action.await;
         if let (Some(entity), Some(guard)) = (&entity, &guard)
@@ -76,4 +68,4 @@ macro_rules! perform {
     }};
 }
 
-use {perform, set_options};
+use perform;

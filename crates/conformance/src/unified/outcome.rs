@@ -8,6 +8,7 @@ use quorate_client::{
 };
 
 use super::matching::{Level, Matcher};
+use crate::{Context, Result};
 
 /// The result of an operation.
 pub(super) enum Outcome {
@@ -36,35 +37,34 @@ impl Outcome {
 pub(super) type Attempt = Result<Outcome, Error>;
 
 /// A raw value as a plain one.
-pub(super) fn plain(value: RawBson) -> Result<Bson, String> {
-    Bson::try_from(value).map_err(|error| error.to_string())
+pub(super) fn plain(value: RawBson) -> Result<Bson> {
+    Ok(Bson::try_from(value)?)
 }
 
 /// Raw documents as plain ones.
-pub(super) fn plain_documents(raw: Vec<RawDocumentBuf>) -> Result<Vec<Document>, String> {
-    let plain = raw.iter().map(|raw| Document::try_from(raw).map_err(|error| error.to_string()));
-    plain.collect()
+pub(super) fn plain_documents(raw: Vec<RawDocumentBuf>) -> Result<Vec<Document>> {
+    raw.iter().map(|raw| Ok(Document::try_from(raw)?)).collect()
 }
 
 /// A raw document as a plain value; null if there is none.
-pub(super) fn plain_document(raw: Option<RawDocumentBuf>) -> Result<Bson, String> {
+pub(super) fn plain_document(raw: Option<RawDocumentBuf>) -> Result<Bson> {
     match raw {
         None => Ok(Bson::Null),
         Some(raw) => {
-            let document = Document::try_from(raw).map_err(|error| error.to_string())?;
+            let document = Document::try_from(raw)?;
             Ok(Bson::Document(document))
         }
     }
 }
 
 /// `BulkWriteResult` as the CRUD specification writes it.
-pub(super) fn bulk_result(result: &BulkWriteResult) -> Result<Bson, String> {
+pub(super) fn bulk_result(result: &BulkWriteResult) -> Result<Bson> {
     if !result.acknowledged {
         return Ok(Bson::Document(doc! { "acknowledged": false }));
     }
     let ids = |ids: &std::collections::BTreeMap<usize, RawBson>| {
         let pairs = ids.iter().map(|(place, id)| Ok((place.to_string(), plain(id.clone())?)));
-        pairs.collect::<Result<Document, String>>()
+        pairs.collect::<Result<Document>>()
     };
     let count = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
     Ok(Bson::Document(doc! {
@@ -79,7 +79,7 @@ pub(super) fn bulk_result(result: &BulkWriteResult) -> Result<Bson, String> {
 }
 
 /// `UpdateResult` as the CRUD specification writes it.
-pub(super) fn update_result(result: UpdateResult) -> Result<Bson, String> {
+pub(super) fn update_result(result: UpdateResult) -> Result<Bson> {
     if !result.acknowledged {
         return Ok(Bson::Document(doc! { "acknowledged": false }));
     }
@@ -96,31 +96,27 @@ pub(super) fn update_result(result: UpdateResult) -> Result<Bson, String> {
 }
 
 /// Judges a result.
-pub(super) fn check_result(
-    matcher: Matcher<'_>,
-    expected: &Bson,
-    outcome: &Outcome,
-) -> Result<(), String> {
+pub(super) fn check_result(matcher: Matcher<'_>, expected: &Bson, outcome: &Outcome) -> Result<()> {
     match outcome {
         Outcome::Nothing => matcher.check(expected, None, Level::Root),
         Outcome::Value(value) => matcher.check(expected, Some(value), Level::Root),
         Outcome::Cursor(_) | Outcome::ChangeStream(_) | Outcome::Collection(_) => {
-            Err("cursors and collections cannot be compared".to_owned())
+            Err("cursors and collections cannot be compared".into())
         }
         Outcome::Documents(documents) => match expected {
             Bson::Array(expected) => {
                 if expected.len() != documents.len() {
-                    return Err(format!(
+                    bail!(
                         "expected {} documents, found {}: {documents:?}",
                         expected.len(),
                         documents.len()
-                    ));
+                    );
                 }
                 for (place, (expected, found)) in expected.iter().zip(documents).enumerate() {
                     let found = Bson::Document(found.clone());
                     matcher
                         .check(expected, Some(&found), Level::Root)
-                        .map_err(|reason| format!("[{place}]: {reason}"))?;
+                        .context(format_args!("[{place}]"))?;
                 }
                 Ok(())
             }
@@ -133,19 +129,15 @@ pub(super) fn check_result(
 }
 
 /// Judges an error.
-pub(super) fn check_error(
-    matcher: Matcher<'_>,
-    expected: &Document,
-    error: &Error,
-) -> Result<(), String> {
+pub(super) fn check_error(matcher: Matcher<'_>, expected: &Document, error: &Error) -> Result<()> {
     for (key, wanted) in expected {
         check_one(matcher, key, wanted, error)
-            .map_err(|reason| format!("{key} {wanted} of \"{error}\": {reason}"))?;
+            .context(format_args!("{key} {wanted} of \"{error}\""))?;
     }
     Ok(())
 }
 
-fn check_one(matcher: Matcher<'_>, key: &str, wanted: &Bson, error: &Error) -> Result<(), String> {
+fn check_one(matcher: Matcher<'_>, key: &str, wanted: &Bson, error: &Error) -> Result<()> {
     let holds = match (key, wanted) {
         ("isError", Bson::Boolean(true)) => true,
         ("isClientError", Bson::Boolean(client)) => *client != error.is_from_server(),
@@ -178,9 +170,9 @@ fn check_one(matcher: Matcher<'_>, key: &str, wanted: &Bson, error: &Error) -> R
         ("writeConcernErrors", Bson::Array(wanted)) => {
             return check_concern_errors(matcher, wanted, error);
         }
-        _ => return Err("unknown assertion on an error".to_owned()),
+        _ => bail!("unknown assertion on an error"),
     };
-    if holds { Ok(()) } else { Err("does not hold".to_owned()) }
+    if holds { Ok(()) } else { Err("does not hold".into()) }
 }
 
 /// All texts of an error: of a bulk write, those of each write.
@@ -208,7 +200,7 @@ fn code_names(error: &Error) -> Vec<String> {
 }
 
 /// The reply that an error comes from; of a single write, its part of the reply.
-fn response(error: &Error) -> Result<Bson, String> {
+fn response(error: &Error) -> Result<Bson> {
     if let Some(reply) = error.reply() {
         return plain_document(Some(reply.to_owned()));
     }
@@ -221,20 +213,16 @@ fn response(error: &Error) -> Result<Bson, String> {
             }
             Ok(Bson::Document(told))
         }
-        _ => Err("there is no response".to_owned()),
+        _ => Err("there is no response".into()),
     }
 }
 
-fn check_write_errors(
-    matcher: Matcher<'_>,
-    wanted: &Document,
-    error: &Error,
-) -> Result<(), String> {
+fn check_write_errors(matcher: Matcher<'_>, wanted: &Document, error: &Error) -> Result<()> {
     let ErrorKind::Write(failure) = error.kind() else {
-        return Err("no write failed".to_owned());
+        bail!("no write failed");
     };
     if wanted.len() != failure.write_errors.len() {
-        return Err(format!("{} writes failed", failure.write_errors.len()));
+        bail!("{} writes failed", failure.write_errors.len());
     }
     for (index, wanted) in wanted {
         let found = failure.write_errors.iter().find(|error| error.index.to_string() == *index);
@@ -245,11 +233,7 @@ fn check_write_errors(
     Ok(())
 }
 
-fn check_concern_errors(
-    matcher: Matcher<'_>,
-    wanted: &[Bson],
-    error: &Error,
-) -> Result<(), String> {
+fn check_concern_errors(matcher: Matcher<'_>, wanted: &[Bson], error: &Error) -> Result<()> {
     let found: Vec<Document> = match error.kind() {
         ErrorKind::Write(failure) => {
             let errors = failure.write_concern_errors.iter();
@@ -258,7 +242,7 @@ fn check_concern_errors(
         _ => Vec::new(),
     };
     if wanted.len() != found.len() {
-        return Err(format!("{} write concerns were not met", found.len()));
+        bail!("{} write concerns were not met", found.len());
     }
     for (wanted, found) in wanted.iter().zip(found) {
         matcher.check(wanted, Some(&Bson::Document(found)), Level::Root)?;

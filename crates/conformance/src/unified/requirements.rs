@@ -7,6 +7,7 @@ use bson::{Bson, Document};
 
 use super::deployment::{Deployment, Version};
 use super::matching::scalars_are_equal;
+use crate::Result;
 
 quorate_protocol::named! {
     /// Why a test is not run.
@@ -67,7 +68,7 @@ const DEPRECATED_OPTIONS: [&str; 2] = ["waitQueueSize", "waitQueueMultiple"];
 pub(super) fn admits(
     deployment: &Deployment,
     requirements: Option<&Bson>,
-) -> Result<Result<(), Skip>, String> {
+) -> Result<Result<(), Skip>> {
     let Some(requirements) = requirements else { return Ok(Ok(())) };
     let list = requirements.as_array().ok_or("runOnRequirements is no list")?;
     let mut reasons = Vec::new();
@@ -93,7 +94,7 @@ pub(super) fn nearness(reason: Skip) -> u8 {
     }
 }
 
-fn admits_one(deployment: &Deployment, requirement: &Document) -> Result<Result<(), Skip>, String> {
+fn admits_one(deployment: &Deployment, requirement: &Document) -> Result<Result<(), Skip>> {
     let mut skip = None;
     for (key, value) in requirement {
         let reason = match (key.as_str(), value) {
@@ -123,7 +124,7 @@ fn admits_one(deployment: &Deployment, requirement: &Document) -> Result<Result<
             }
             ("csfle", Bson::Boolean(true) | Bson::Document(_)) => Some(Skip::Encryption),
             ("csfle", Bson::Boolean(false)) => None,
-            _ => return Err(format!("unknown requirement {key}: {value}")),
+            _ => bail!("unknown requirement {key}: {value}"),
         };
         skip = match (skip, reason) {
             (Some(known), Some(new)) if nearness(known) < nearness(new) => Some(known),
@@ -134,12 +135,12 @@ fn admits_one(deployment: &Deployment, requirement: &Document) -> Result<Result<
     Ok(skip.map_or(Ok(()), Err))
 }
 
-fn topology_skip(own: &str, wanted: &[&str]) -> Result<Option<Skip>, String> {
+fn topology_skip(own: &str, wanted: &[&str]) -> Result<Option<Skip>> {
     for name in wanted {
         if !["single", "replicaset", "sharded", "sharded-replicaset", "load-balanced"]
             .contains(name)
         {
-            return Err(format!("unknown topology {name}"));
+            bail!("unknown topology {name}");
         }
     }
     if wanted.contains(&own) {

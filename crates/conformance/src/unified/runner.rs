@@ -19,6 +19,7 @@ use super::entities::{Entities, Entity, SessionEntity, ThreadEntity, transaction
 use super::matching::Matcher;
 use super::outcome::{Attempt, Outcome, check_error, check_result, plain_documents};
 use super::{logs, operations, special};
+use crate::{Context, Reason, Result, ensure};
 
 /// A test that runs.
 pub(super) struct Running {
@@ -33,14 +34,14 @@ pub(super) async fn run(
     deployment: &Arc<Deployment>,
     file: &Document,
     test: &Document,
-) -> Result<(), String> {
+) -> Result<()> {
     check_keys(test)?;
     if has_transactions(file) {
         // Transactions that an earlier test left open would hold this one up.
         let _ =
             deployment.client.database("admin").run_command(doc! { "killAllSessions": [] }).await;
     }
-    prepare(deployment, file).await.map_err(|reason| format!("initialData: {reason}"))?;
+    prepare(deployment, file).await.context("initialData")?;
     let running = Arc::new(Running {
         deployment: Arc::clone(deployment),
         entities: Entities::default(),
@@ -78,22 +79,22 @@ fn has_transactions(file: &Document) -> bool {
 }
 
 /// A key that is not known could be an assertion that is never made.
-fn check_keys(test: &Document) -> Result<(), String> {
+fn check_keys(test: &Document) -> Result<()> {
     const KNOWN: [&str; 7] = [
         "description", "runOnRequirements", "skipReason", "operations", "expectEvents",
         "expectLogMessages", "outcome",
     ];
     match test.keys().find(|key| !KNOWN.contains(&key.as_str())) {
         None => Ok(()),
-        Some(key) => Err(format!("unknown part of a test: {key}")),
+        Some(key) => Err(format!("unknown part of a test: {key}").into()),
     }
 }
 
-async fn act(running: &Arc<Running>, file: &Document, test: &Document) -> Result<(), String> {
+async fn act(running: &Arc<Running>, file: &Document, test: &Document) -> Result<()> {
     if let Ok(entities) = file.get_array("createEntities") {
         create_entities(running, entities).await?;
     }
-    let operations = test.get_array("operations").map_err(|error| error.to_string())?;
+    let operations = test.get_array("operations")?;
     for (place, operation) in operations.iter().enumerate() {
         let operation = operation.as_document().ok_or("an operation is no document")?;
         run_operation(running, operation).await.map_err(|reason| {
@@ -104,24 +105,21 @@ async fn act(running: &Arc<Running>, file: &Document, test: &Document) -> Result
     Ok(())
 }
 
-pub(super) async fn create_entities(
-    running: &Arc<Running>,
-    entities: &[Bson],
-) -> Result<(), String> {
+pub(super) async fn create_entities(running: &Arc<Running>, entities: &[Bson]) -> Result<()> {
     for entity in entities {
         let entity = entity.as_document().ok_or("an entity is no document")?;
         let mut entries = entity.iter();
         let (Some((kind, Bson::Document(given))), None) = (entries.next(), entries.next()) else {
-            return Err(format!("an entity has one kind: {entity}"));
+            bail!("an entity has one kind: {entity}");
         };
         if kind == "thread" {
-            let id = given.get_str("id").map_err(|error| error.to_string())?;
+            let id = given.get_str("id")?;
             running.entities.insert(id, Entity::Thread(Arc::new(start_thread(running))))?;
             continue;
         }
         running.entities.create(&running.deployment, kind, given.clone())?;
         if kind == "client" && given.contains_key("awaitMinPoolSizeMS") {
-            let id = given.get_str("id").map_err(|error| error.to_string())?;
+            let id = given.get_str("id")?;
             fill_pools(&running.entities.client(id)?.client, given).await?;
         }
     }
@@ -129,7 +127,7 @@ pub(super) async fn create_entities(
 }
 
 /// Waits until every pool of a client holds `minPoolSize` connections.
-async fn fill_pools(client: &Client, given: &Document) -> Result<(), String> {
+async fn fill_pools(client: &Client, given: &Document) -> Result<()> {
     let mut given = Arguments::new(given.clone());
     let limit = given.required("awaitMinPoolSizeMS", Arguments::millis)?;
     let options = given.document("uriOptions")?.unwrap_or_default();
@@ -146,7 +144,7 @@ async fn fill_pools(client: &Client, given: &Document) -> Result<(), String> {
             let _ = events.recv().await;
         }
     };
-    timeout(limit.max(PATIENCE), full).await.map_err(|_| "the pools are not filled".to_owned())
+    timeout(limit.max(PATIENCE), full).await.map_err(|_| "the pools are not filled".into())
 }
 
 fn start_thread(running: &Arc<Running>) -> ThreadEntity {
@@ -168,12 +166,9 @@ fn start_thread(running: &Arc<Running>) -> ThreadEntity {
 }
 
 /// Runs an operation and judges what it gives.
-pub(super) async fn run_operation(
-    running: &Arc<Running>,
-    operation: &Document,
-) -> Result<(), String> {
+pub(super) async fn run_operation(running: &Arc<Running>, operation: &Document) -> Result<()> {
     match try_operation(running, operation).await? {
-        Some(Unexpected(error)) => Err(format!("{error} (labels {:?})", error.labels())),
+        Some(Unexpected(error)) => Err(format!("{error} (labels {:?})", error.labels()).into()),
         None => Ok(()),
     }
 }
@@ -182,10 +177,7 @@ pub(super) async fn run_operation(
 struct Unexpected(Error);
 
 /// The same, with an error of the client left to the caller.
-async fn try_operation(
-    running: &Arc<Running>,
-    operation: &Document,
-) -> Result<Option<Unexpected>, String> {
+async fn try_operation(running: &Arc<Running>, operation: &Document) -> Result<Option<Unexpected>> {
     let wanted = Wanted::read(operation)?;
     if wanted.object == "testRunner" {
         special::run(running, wanted.name, wanted.arguments).await?;
@@ -218,7 +210,7 @@ enum Verdict {
     /// The client gave an error.
     Client(Error),
     /// The test fails.
-    Test(String),
+    Test(Reason),
 }
 
 impl From<Error> for Verdict {
@@ -244,7 +236,7 @@ fn with_transaction(
     running: &Arc<Running>,
     entity: Arc<SessionEntity>,
     arguments: Document,
-) -> Pin<Box<dyn Future<Output = Result<Attempt, String>> + Send + '_>> {
+) -> Pin<Box<dyn Future<Output = Result<Attempt>> + Send + '_>> {
     Box::pin(run_with_transaction(running, entity, arguments))
 }
 
@@ -252,7 +244,7 @@ async fn run_with_transaction(
     running: &Arc<Running>,
     entity: Arc<SessionEntity>,
     arguments: Document,
-) -> Result<Attempt, String> {
+) -> Result<Attempt> {
     let mut given = Arguments::new(arguments);
     let operations = given.required("callback", Arguments::documents)?;
     let limit = given.millis("timeoutMS")?;
@@ -273,7 +265,7 @@ async fn run_with_transaction(
     match outcome {
         Ok(()) => Ok(Ok(Outcome::Nothing)),
         Err(Verdict::Client(error)) => Ok(Err(error)),
-        Err(Verdict::Test(reason)) => Err(format!("in the callback: {reason}")),
+        Err(Verdict::Test(reason)) => Err(format!("in the callback: {reason}").into()),
     }
 }
 
@@ -317,7 +309,7 @@ struct Wanted<'a> {
 }
 
 impl<'a> Wanted<'a> {
-    fn read(operation: &'a Document) -> Result<Self, String> {
+    fn read(operation: &'a Document) -> Result<Self> {
         let mut wanted = Self {
             name: "",
             object: "",
@@ -336,17 +328,17 @@ impl<'a> Wanted<'a> {
                 ("expectError", Bson::Document(given)) => wanted.error = Some(given),
                 ("expectResult", given) => wanted.result = Some(given),
                 ("saveResultAsEntity", Bson::String(given)) => wanted.save = Some(given),
-                _ => return Err(format!("unknown part of an operation: {key}")),
+                _ => bail!("unknown part of an operation: {key}"),
             }
         }
         let expects = wanted.error.is_some() || wanted.result.is_some() || wanted.save.is_some();
         if wanted.ignore && expects {
-            return Err("ignoreResultAndError leaves nothing to expect".to_owned());
+            bail!("ignoreResultAndError leaves nothing to expect");
         }
         Ok(wanted)
     }
 
-    async fn attempt(&self, running: &Arc<Running>) -> Result<Attempt, String> {
+    async fn attempt(&self, running: &Arc<Running>) -> Result<Attempt> {
         let (entities, arguments) = (&running.entities, self.arguments.clone());
         if self.name == "withTransaction" {
             let session = entities.session(self.object)?;
@@ -368,7 +360,9 @@ impl<'a> Wanted<'a> {
             }
             (Err(error), None) => return Err(Verdict::Client(error)),
             (Ok(_), Some(expected)) => {
-                return Err(Verdict::Test(format!("there is no error; expected {expected}")));
+                return Err(Verdict::Test(
+                    format!("there is no error; expected {expected}").into(),
+                ));
             }
             (Ok(outcome), None) => outcome,
         };
@@ -382,7 +376,7 @@ impl<'a> Wanted<'a> {
     }
 }
 
-fn save(entities: &Entities, name: &str, outcome: Outcome) -> Result<(), String> {
+fn save(entities: &Entities, name: &str, outcome: Outcome) -> Result<()> {
     let entity = match outcome {
         Outcome::Cursor(cursor) => Entity::Cursor(Arc::new(AsyncMutex::new(Some(cursor)))),
         Outcome::ChangeStream(stream) => {
@@ -393,13 +387,13 @@ fn save(entities: &Entities, name: &str, outcome: Outcome) -> Result<(), String>
         Outcome::Documents(documents) => {
             Entity::Value(documents.into_iter().map(Bson::Document).collect())
         }
-        Outcome::Nothing => return Err("there is no result to keep".to_owned()),
+        Outcome::Nothing => bail!("there is no result to keep"),
     };
     entities.insert(name, entity)
 }
 
 /// Judges what is expected after the operations.
-async fn judge(running: &Running, test: &Document) -> Result<(), String> {
+async fn judge(running: &Running, test: &Document) -> Result<()> {
     let matcher = Matcher { lookup: &running.entities };
     for expected in list(test, "expectEvents")? {
         let client = running.entities.client(name_of_client(expected)?)?;
@@ -415,60 +409,56 @@ async fn judge(running: &Running, test: &Document) -> Result<(), String> {
     Ok(())
 }
 
-fn name_of_client(expected: &Document) -> Result<&str, String> {
-    expected.get_str("client").map_err(|error| error.to_string())
+fn name_of_client(expected: &Document) -> Result<&str> {
+    Ok(expected.get_str("client")?)
 }
 
-fn list<'a>(document: &'a Document, key: &str) -> Result<Vec<&'a Document>, String> {
+fn list<'a>(document: &'a Document, key: &str) -> Result<Vec<&'a Document>> {
     let Some(value) = document.get(key) else { return Ok(Vec::new()) };
     let items = value.as_array().ok_or_else(|| format!("{key} is no list"))?;
     let documents = items.iter().map(Bson::as_document).collect::<Option<Vec<_>>>();
-    documents.ok_or_else(|| format!("{key} holds something else than documents"))
+    documents.ok_or_else(|| format!("{key} holds something else than documents").into())
 }
 
-fn collection_of(deployment: &Deployment, data: &Document) -> Result<Collection, String> {
-    let database = data.get_str("databaseName").map_err(|error| error.to_string())?;
-    let collection = data.get_str("collectionName").map_err(|error| error.to_string())?;
+fn collection_of(deployment: &Deployment, data: &Document) -> Result<Collection> {
+    let database = data.get_str("databaseName")?;
+    let collection = data.get_str("collectionName")?;
     let concern =
         WriteConcern { w: Some(WriteAcknowledgement::Majority), ..WriteConcern::default() };
     Ok(deployment.client.collection(database, collection).with_write_concern(concern))
 }
 
 /// Sets the collections of `initialData` up.
-async fn prepare(deployment: &Deployment, file: &Document) -> Result<(), String> {
+async fn prepare(deployment: &Deployment, file: &Document) -> Result<()> {
     for data in list(file, "initialData")? {
         let collection = collection_of(deployment, data)?;
-        collection.drop_collection().await.map_err(|error| format!("drop: {error}"))?;
+        collection.drop_collection().await.context("drop")?;
         let documents = list(data, "documents")?;
         let options = data.get_document("createOptions").ok();
         if options.is_some() || documents.is_empty() {
-            let database = data.get_str("databaseName").map_err(|error| error.to_string())?;
+            let database = data.get_str("databaseName")?;
             let mut command = doc! { "create": collection.name() };
             command.extend(options.cloned().unwrap_or_default());
             command.insert("writeConcern", doc! { "w": "majority" });
-            let made = deployment.client.database(database).run_command(command).await;
-            made.map_err(|error| format!("create: {error}"))?;
+            deployment.client.database(database).run_command(command).await.context("create")?;
         }
         if !documents.is_empty() {
-            let inserted = collection.insert_many(documents).await;
-            inserted.map_err(|error| format!("insert: {error}"))?;
+            collection.insert_many(documents).await.context("insert")?;
         }
     }
     Ok(())
 }
 
 /// Whether a collection holds exactly these documents.
-async fn check_outcome(deployment: &Deployment, expected: &Document) -> Result<(), String> {
+async fn check_outcome(deployment: &Deployment, expected: &Document) -> Result<()> {
     let collection = collection_of(deployment, expected)?.with_read_concern("local");
-    let cursor = collection.find(doc! {}).sort(doc! { "_id": 1 }).await;
-    let cursor = cursor.map_err(|error| format!("outcome: {error}"))?;
-    let found = cursor.collect().await.map_err(|error| format!("outcome: {error}"))?;
+    let cursor = collection.find(doc! {}).sort(doc! { "_id": 1 }).await.context("outcome")?;
+    let found = cursor.collect().await.context("outcome")?;
     let found: Vec<Bson> = plain_documents(found)?.into_iter().map(normal).collect();
     let wanted: Vec<Bson> = list(expected, "documents")?.into_iter().cloned().map(normal).collect();
-    if found == wanted {
-        return Ok(());
-    }
-    Err(format!("outcome: {} holds {found:?}, expected {wanted:?}", collection.name()))
+    ensure(found == wanted, || {
+        format!("outcome: {} holds {found:?}, expected {wanted:?}", collection.name())
+    })
 }
 
 /// A document with its keys in order, for their order does not count.

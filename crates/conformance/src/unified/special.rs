@@ -14,12 +14,9 @@ use super::arguments::Arguments;
 use super::entities::Entity;
 use super::matching::Matcher;
 use super::runner::{PATIENCE, Running, create_entities};
+use crate::{Result, ensure};
 
-pub(super) async fn run(
-    running: &Arc<Running>,
-    name: &str,
-    arguments: Document,
-) -> Result<(), String> {
+pub(super) async fn run(running: &Arc<Running>, name: &str, arguments: Document) -> Result<()> {
     let mut given = Arguments::new(arguments);
     let done = match name {
         "createEntities" => {
@@ -43,10 +40,9 @@ pub(super) async fn run(
             let session = running.entities.session(&given.required("session", Arguments::text)?)?;
             let session = session.session.lock().await;
             let dirty = session.as_ref().ok_or("the session has ended")?.is_dirty();
-            match dirty == (name == "assertSessionDirty") {
-                true => Ok(()),
-                false => Err(format!("the session is dirty: {dirty}")),
-            }
+            ensure(dirty == (name == "assertSessionDirty"), || {
+                format!("the session is dirty: {dirty}")
+            })
         }
         "assertSessionTransactionState" => {
             let session = running.entities.session(&given.required("session", Arguments::text)?)?;
@@ -60,81 +56,77 @@ pub(super) async fn run(
                 TransactionPhase::Committed => "committed",
                 TransactionPhase::Aborted => "aborted",
             };
-            match found == wanted {
-                true => Ok(()),
-                false => Err(format!("the transaction is {found}, expected {wanted}")),
-            }
+            ensure(found == wanted, || format!("the transaction is {found}, expected {wanted}"))
         }
         "assertSessionPinned" | "assertSessionUnpinned" => {
             let session = running.entities.session(&given.required("session", Arguments::text)?)?;
             let session = session.session.lock().await;
             let pinned = session.as_ref().ok_or("the session has ended")?.pinned_server();
-            match pinned.is_some() == (name == "assertSessionPinned") {
-                true => Ok(()),
-                false => Err(format!("the session is pinned to {pinned:?}")),
-            }
+            ensure(pinned.is_some() == (name == "assertSessionPinned"), || {
+                format!("the session is pinned to {pinned:?}")
+            })
         }
         "assertNumberConnectionsCheckedOut" => {
             let client = running.entities.client(&given.required("client", Arguments::text)?)?;
             let wanted = given.required("connections", Arguments::signed)?;
             match client.events.checked_out() {
                 found if found == wanted => Ok(()),
-                found => Err(format!("{found} connections are checked out, expected {wanted}")),
+                found => {
+                    Err(format!("{found} connections are checked out, expected {wanted}").into())
+                }
             }
         }
         "assertCollectionExists"
         | "assertCollectionNotExists"
         | "assertIndexExists"
         | "assertIndexNotExists" => existence(running, name, &mut given).await,
-        _ => Err(format!("the test runner has no operation {name}")),
+        _ => Err(format!("the test runner has no operation {name}").into()),
     };
     done?;
     given.finish()
 }
 
-async fn fail_point(running: &Running, given: &mut Arguments) -> Result<(), String> {
+async fn fail_point(running: &Running, given: &mut Arguments) -> Result<()> {
     let client = running.entities.client(&given.required("client", Arguments::text)?)?;
     let command = given.required("failPoint", Arguments::document)?;
     // Some files name a session here as well, which has no meaning.
     given.text("session")?;
     running.fail_points.store(true, Ordering::SeqCst);
-    let set = client.client.database("admin").run_command(command).await;
-    set.map(drop).map_err(|error| error.to_string())
+    client.client.database("admin").run_command(command).await?;
+    Ok(())
 }
 
-async fn events(running: &Running, name: &str, given: &mut Arguments) -> Result<(), String> {
+async fn events(running: &Running, name: &str, given: &mut Arguments) -> Result<()> {
     let client = running.entities.client(&given.required("client", Arguments::text)?)?;
     let event = given.required("event", Arguments::document)?;
     let count = given.required("count", Arguments::count)?;
-    let count = usize::try_from(count).map_err(|error| error.to_string())?;
+    let count = usize::try_from(count)?;
     let matcher = Matcher { lookup: &running.entities };
     if name == "waitForEvent" {
         return client.events.wait_for(matcher, &event, count, PATIENCE).await;
     }
-    match client.events.count(matcher, &event)? {
-        found if found == count => Ok(()),
-        found => Err(format!("{event} happened {found} times, expected {count}")),
-    }
+    let found = client.events.count(matcher, &event)?;
+    ensure(found == count, || format!("{event} happened {found} times, expected {count}"))
 }
 
-async fn threads(running: &Running, name: &str, given: &mut Arguments) -> Result<(), String> {
+async fn threads(running: &Running, name: &str, given: &mut Arguments) -> Result<()> {
     let thread = running.entities.thread(&given.required("thread", Arguments::text)?)?;
     if name == "runOnThread" {
         let operation = given.required("operation", Arguments::document)?;
         let work = thread.work.lock();
         let sent = work.as_ref().is_some_and(|work| work.send(operation).is_ok());
-        return if sent { Ok(()) } else { Err("the thread has ended".to_owned()) };
+        return if sent { Ok(()) } else { Err("the thread has ended".into()) };
     }
     drop(thread.work.lock().take());
     let task = thread.task.lock().await.take().ok_or("the thread has been waited for")?;
     match timeout(PATIENCE, task).await {
         Ok(Ok(outcome)) => outcome,
-        Ok(Err(error)) => Err(error.to_string()),
-        Err(_) => Err("the thread does not end".to_owned()),
+        Ok(Err(error)) => Err(error.into()),
+        Err(_) => Err("the thread does not end".into()),
     }
 }
 
-async fn topology(running: &Running, name: &str, given: &mut Arguments) -> Result<(), String> {
+async fn topology(running: &Running, name: &str, given: &mut Arguments) -> Result<()> {
     let entities = &running.entities;
     match name {
         "recordTopologyDescription" => {
@@ -146,10 +138,8 @@ async fn topology(running: &Running, name: &str, given: &mut Arguments) -> Resul
             let topology =
                 entities.topology(&given.required("topologyDescription", Arguments::text)?)?;
             let wanted = given.required("topologyType", Arguments::text)?;
-            match topology.topology_type().name() {
-                found if found == wanted => Ok(()),
-                found => Err(format!("the topology is {found}, expected {wanted}")),
-            }
+            let found = topology.topology_type().name();
+            ensure(found == wanted, || format!("the topology is {found}, expected {wanted}"))
         }
         _ => {
             let client = entities.client(&given.required("client", Arguments::text)?)?;
@@ -171,32 +161,27 @@ async fn topology(running: &Running, name: &str, given: &mut Arguments) -> Resul
             };
             timeout(limit.max(Duration::from_secs(1)), changed)
                 .await
-                .map_err(|_| "the primary does not change".to_owned())
+                .map_err(|_| "the primary does not change".into())
         }
     }
 }
 
-fn sessions_of_commands(
-    running: &Running,
-    name: &str,
-    given: &mut Arguments,
-) -> Result<(), String> {
+fn sessions_of_commands(running: &Running, name: &str, given: &mut Arguments) -> Result<()> {
     let client = running.entities.client(&given.required("client", Arguments::text)?)?;
     let commands = client.events.commands();
     let [.., one, other] = commands.as_slice() else {
-        return Err("fewer than two commands were sent".to_owned());
+        bail!("fewer than two commands were sent");
     };
     let (one, other) = (one.get_document("lsid"), other.get_document("lsid"));
     let (Ok(one), Ok(other)) = (one, other) else {
-        return Err("a command has no lsid".to_owned());
+        bail!("a command has no lsid");
     };
-    match (one == other) == (name == "assertSameLsidOnLastTwoCommands") {
-        true => Ok(()),
-        false => Err(format!("the sessions are {one} and {other}")),
-    }
+    ensure((one == other) == (name == "assertSameLsidOnLastTwoCommands"), || {
+        format!("the sessions are {one} and {other}")
+    })
 }
 
-async fn existence(running: &Running, name: &str, given: &mut Arguments) -> Result<(), String> {
+async fn existence(running: &Running, name: &str, given: &mut Arguments) -> Result<()> {
     let database = given.required("databaseName", Arguments::text)?;
     let collection = given.required("collectionName", Arguments::text)?;
     let database = running.deployment.client.database(&database);
@@ -209,12 +194,9 @@ async fn existence(running: &Running, name: &str, given: &mut Arguments) -> Resu
         None => {
             let listed = database.list_collection_names();
             let names = listed.filter(doc! { "name": Bson::from(collection.clone()) }).names();
-            (collection, names.await.map_err(|error| error.to_string())?)
+            (collection, names.await?)
         }
     };
     let exists = names.contains(&sought);
-    match exists != name.contains("Not") {
-        true => Ok(()),
-        false => Err(format!("{sought} exists: {exists}")),
-    }
+    ensure(exists != name.contains("Not"), || format!("{sought} exists: {exists}"))
 }

@@ -9,12 +9,13 @@ use super::super::entities::Entities;
 use super::super::outcome::{Attempt, Outcome, plain_document};
 use super::client::TransposeWith;
 use super::perform;
+use crate::Result;
 
 pub(super) async fn run(
     stream: &Mutex<Option<ChangeStream>>,
     name: &str,
     arguments: Arguments,
-) -> Result<Attempt, String> {
+) -> Result<Attempt> {
     arguments.finish()?;
     let mut guard = stream.lock().await;
     if name == "close" {
@@ -27,7 +28,7 @@ pub(super) async fn run(
     let change = match name {
         "iterateUntilDocumentOrError" => stream.next().await,
         "iterateOnce" => stream.next_if_any().await,
-        _ => return Err(format!("a change stream has no operation {name}")),
+        _ => bail!("a change stream has no operation {name}"),
     };
     change.map(plain_document).transpose_with(Outcome::Value)
 }
@@ -37,10 +38,10 @@ pub(super) async fn create<'a>(
     entities: &Entities,
     mut arguments: Arguments,
     watch: impl FnOnce(Vec<RawDocumentBuf>) -> Watch<'a>,
-) -> Result<Attempt, String> {
+) -> Result<Attempt> {
     let mut stages = Vec::new();
     for stage in arguments.documents("pipeline")?.unwrap_or_default() {
-        stages.push(RawDocumentBuf::try_from(&stage).map_err(|error| error.to_string())?);
+        stages.push(RawDocumentBuf::try_from(&stage)?);
     }
     let mut action = watch(stages);
     if let Some(which) = arguments.text("fullDocument")? {

@@ -4,13 +4,14 @@ use super::super::arguments::Arguments;
 use super::super::entities::{ClientEntity, Entities};
 use super::super::outcome::{Attempt, Outcome, plain_documents};
 use super::{change_stream, perform, set_options};
+use crate::Result;
 
 pub(super) async fn run(
     entities: &Entities,
     entity: &ClientEntity,
     name: &str,
     mut arguments: Arguments,
-) -> Result<Attempt, String> {
+) -> Result<Attempt> {
     let client = &entity.client;
     match name {
         "createChangeStream" => {
@@ -37,18 +38,18 @@ pub(super) async fn run(
             arguments.finish()?;
             Ok(action.names().await.map(Outcome::names))
         }
-        _ => Err(format!("a client has no operation {name}")),
+        _ => Err(format!("a client has no operation {name}").into()),
     }
 }
 
 /// Swaps the two layers of a result whose success may be unreadable.
 pub(super) trait TransposeWith<T> {
     /// The unreadable case comes outside; the rest is made an outcome.
-    fn transpose_with(self, make: impl FnOnce(T) -> Outcome) -> Result<Attempt, String>;
+    fn transpose_with(self, make: impl FnOnce(T) -> Outcome) -> Result<Attempt>;
 }
 
-impl<T> TransposeWith<T> for Result<Result<T, String>, quorate_client::Error> {
-    fn transpose_with(self, make: impl FnOnce(T) -> Outcome) -> Result<Attempt, String> {
+impl<T> TransposeWith<T> for Result<Result<T>, quorate_client::Error> {
+    fn transpose_with(self, make: impl FnOnce(T) -> Outcome) -> Result<Attempt> {
         match self {
             Ok(Ok(value)) => Ok(Ok(make(value))),
             Ok(Err(reason)) => Err(reason),

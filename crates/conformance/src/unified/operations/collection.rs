@@ -9,13 +9,14 @@ use super::super::outcome::{Attempt, Outcome, bulk_result, plain, plain_document
 use super::client::TransposeWith;
 use super::database::collected;
 use super::{change_stream, perform, set_options};
+use crate::Result;
 
 pub(super) async fn run(
     entities: &Entities,
     collection: &Collection,
     name: &str,
     arguments: Arguments,
-) -> Result<Attempt, String> {
+) -> Result<Attempt> {
     match name {
         "find"
         | "findOne"
@@ -37,11 +38,11 @@ pub(super) async fn run(
             change_stream::create(entities, arguments, |stages| collection.watch(stages)).await
         }
         "rename" => rename(collection, arguments).await,
-        _ => Err(format!("a collection has no operation {name}")),
+        _ => Err(format!("a collection has no operation {name}").into()),
     }
 }
 
-async fn rename(collection: &Collection, mut arguments: Arguments) -> Result<Attempt, String> {
+async fn rename(collection: &Collection, mut arguments: Arguments) -> Result<Attempt> {
     let database = collection.database_name();
     let to = arguments.required("to", Arguments::text)?;
     let mut command = doc! {
@@ -61,7 +62,7 @@ async fn read(
     collection: &Collection,
     name: &str,
     mut arguments: Arguments,
-) -> Result<Attempt, String> {
+) -> Result<Attempt> {
     let number = |count: u64| Outcome::Value(Bson::Int64(i64::try_from(count).unwrap_or(i64::MAX)));
     match name {
         "find" => {
@@ -97,8 +98,8 @@ async fn read(
             let values = perform!(entities, arguments, collection.distinct(&field, filter);
                 value comment = "comment", document collation = "collation",
                 value hint = "hint", millis max_time = "maxTimeMS", millis timeout = "timeoutMS");
-            let values = values
-                .map(|values| values.into_iter().map(plain).collect::<Result<Vec<Bson>, String>>());
+            let values =
+                values.map(|values| values.into_iter().map(plain).collect::<Result<Vec<Bson>>>());
             values.transpose_with(|values| Outcome::Value(Bson::Array(values)))
         }
         "count" => {
@@ -125,7 +126,7 @@ async fn read(
     }
 }
 
-fn find<'a>(collection: &'a Collection, arguments: &mut Arguments) -> Result<Find<'a>, String> {
+fn find<'a>(collection: &'a Collection, arguments: &mut Arguments) -> Result<Find<'a>> {
     let filter = arguments.required("filter", Arguments::document)?;
     let mut action = collection.find(filter);
     set_options!(arguments, action;
@@ -142,7 +143,7 @@ fn find<'a>(collection: &'a Collection, arguments: &mut Arguments) -> Result<Fin
             "tailable" => CursorType::Tailable,
             "tailableAwait" => CursorType::TailableAwait,
             "nonTailable" => CursorType::NonTailable,
-            other => return Err(format!("unknown type of cursor {other}")),
+            other => bail!("unknown type of cursor {other}"),
         });
     }
     Ok(action)
@@ -153,7 +154,7 @@ async fn write(
     collection: &Collection,
     name: &str,
     mut arguments: Arguments,
-) -> Result<Attempt, String> {
+) -> Result<Attempt> {
     match name {
         "insertOne" => {
             let document = arguments.required("document", Arguments::document)?;
@@ -171,7 +172,7 @@ async fn write(
             let result = ids.map(|ids| {
                 let pairs = ids.into_iter().enumerate();
                 let ids = pairs.map(|(place, id)| Ok((place.to_string(), plain(id)?)));
-                let ids = ids.collect::<Result<Document, String>>()?;
+                let ids = ids.collect::<Result<Document>>()?;
                 let count = i64::try_from(ids.len()).unwrap_or(i64::MAX);
                 Ok(Bson::Document(doc! {
                     "insertedCount": count, "insertedIds": ids, "deletedCount": 0,
@@ -234,10 +235,10 @@ async fn write(
 }
 
 /// A write of a bulk: `{"insertOne": {…}}`.
-fn model(request: Document) -> Result<WriteModel, String> {
+fn model(request: Document) -> Result<WriteModel> {
     let mut entries = request.into_iter();
     let (Some((name, Bson::Document(given))), None) = (entries.next(), entries.next()) else {
-        return Err("a request has one name".to_owned());
+        bail!("a request has one name");
     };
     let mut given = Arguments::new(given);
     let mut filter = || given.required("filter", Arguments::document);
@@ -256,7 +257,7 @@ fn model(request: Document) -> Result<WriteModel, String> {
         "updateMany" => {
             WriteModel::update_many(filter()?, given.required("update", Arguments::value)?)
         }
-        other => return Err(format!("unknown write {other}")),
+        other => bail!("unknown write {other}"),
     };
     set_options!(given, model;
         flag upsert = "upsert", value hint = "hint", document collation = "collation",
@@ -270,7 +271,7 @@ async fn modify(
     collection: &Collection,
     name: &str,
     mut arguments: Arguments,
-) -> Result<Attempt, String> {
+) -> Result<Attempt> {
     let filter = arguments.required("filter", Arguments::document)?;
     let mut action = match name {
         "findOneAndDelete" => collection.find_one_and_delete(filter),
@@ -287,7 +288,7 @@ async fn modify(
         action = action.return_document(match which.to_lowercase().as_str() {
             "before" => ReturnDocument::Before,
             "after" => ReturnDocument::After,
-            other => return Err(format!("returnDocument cannot be {other}")),
+            other => bail!("returnDocument cannot be {other}"),
         });
     }
     let acknowledged = is_acknowledged(collection, &arguments);
@@ -314,7 +315,7 @@ async fn index(
     collection: &Collection,
     name: &str,
     mut arguments: Arguments,
-) -> Result<Attempt, String> {
+) -> Result<Attempt> {
     match name {
         "createIndex" => {
             let keys = arguments.required("keys", Arguments::document)?;

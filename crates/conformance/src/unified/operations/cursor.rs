@@ -6,12 +6,13 @@ use tokio::sync::Mutex;
 use super::super::arguments::Arguments;
 use super::super::outcome::{Attempt, Outcome, plain_document};
 use super::client::TransposeWith;
+use crate::Result;
 
 pub(super) async fn run(
     cursor: &Mutex<Option<Cursor>>,
     name: &str,
     arguments: Arguments,
-) -> Result<Attempt, String> {
+) -> Result<Attempt> {
     arguments.finish()?;
     let mut guard = cursor.lock().await;
     if name == "close" {
@@ -30,6 +31,6 @@ pub(super) async fn run(
             let document = cursor.try_next().await;
             document.map(plain_document).transpose_with(Outcome::Value)
         }
-        _ => Err(format!("a cursor has no operation {name}")),
+        _ => Err(format!("a cursor has no operation {name}").into()),
     }
 }

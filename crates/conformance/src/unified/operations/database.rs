@@ -8,13 +8,14 @@ use super::super::entities::Entities;
 use super::super::outcome::{Attempt, Outcome, plain_document, plain_documents};
 use super::client::TransposeWith;
 use super::{change_stream, perform, set_options};
+use crate::Result;
 
 pub(super) async fn run(
     entities: &Entities,
     database: &Database,
     name: &str,
     mut arguments: Arguments,
-) -> Result<Attempt, String> {
+) -> Result<Attempt> {
     match name {
         "createChangeStream" => {
             change_stream::create(entities, arguments, |pipeline| database.watch(pipeline)).await
@@ -81,12 +82,12 @@ pub(super) async fn run(
             arguments.finish()?;
             Ok(action.names().await.map(Outcome::names))
         }
-        _ => Err(format!("a database has no operation {name}")),
+        _ => Err(format!("a database has no operation {name}").into()),
     }
 }
 
 /// The command, whose name must come first: JSON does not promise that it does.
-fn named_command(arguments: &mut Arguments) -> Result<Document, String> {
+fn named_command(arguments: &mut Arguments) -> Result<Document> {
     let name = arguments.required("commandName", Arguments::text)?;
     let mut rest = arguments.required("command", Arguments::document)?;
     let first = rest.remove(&name).ok_or_else(|| format!("there is no {name} in the command"))?;
@@ -100,13 +101,13 @@ async fn cursor_command(
     entities: &Entities,
     database: &Database,
     mut arguments: Arguments,
-) -> Result<Result<Cursor, Error>, String> {
+) -> Result<Result<Cursor, Error>> {
     let command = named_command(&mut arguments)?;
     // The command itself makes the cursor tailable; the option is only checked.
     if let Some(kind) = arguments.text("cursorType")?
         && !["tailable", "tailableAwait", "nonTailable"].contains(&kind.as_str())
     {
-        return Err(format!("unknown type of cursor {kind}"));
+        bail!("unknown type of cursor {kind}");
     }
     Ok(perform!(entities, arguments, database.run_cursor_command(command);
         preference read_preference = "readPreference", size batch_size = "batchSize",
@@ -114,7 +115,7 @@ async fn cursor_command(
 }
 
 /// Everything that a cursor holds.
-pub(super) async fn collected(cursor: Result<Cursor, Error>) -> Result<Attempt, String> {
+pub(super) async fn collected(cursor: Result<Cursor, Error>) -> Result<Attempt> {
     let documents = match cursor {
         Ok(cursor) => cursor.collect().await,
         Err(error) => Err(error),

@@ -6,12 +6,13 @@ use bson::Bson;
 use super::super::arguments::Arguments;
 use super::super::entities::{SessionEntity, transaction_options};
 use super::super::outcome::{Attempt, Outcome};
+use crate::Result;
 
 pub(super) async fn run(
     entity: &SessionEntity,
     name: &str,
     mut arguments: Arguments,
-) -> Result<Attempt, String> {
+) -> Result<Attempt> {
     let mut guard = entity.session.lock().await;
     if name == "endSession" {
         arguments.finish()?;
@@ -50,7 +51,7 @@ pub(super) async fn run(
             let time = session.snapshot_time().ok_or("the session has no snapshot time")?;
             return Ok(Ok(Outcome::Value(Bson::Timestamp(time))));
         }
-        _ => return Err(format!("a session has no operation {name}")),
+        _ => bail!("a session has no operation {name}"),
     };
     entity.remember(session);
     Ok(done.map(|()| Outcome::Nothing))
