@@ -21,7 +21,7 @@ use bson::spec::BinarySubtype;
 use bson::{Binary, RawBsonRef, rawdoc};
 use quorate_connection_string::{Credential, EXTERNAL, Mechanism};
 use quorate_protocol::ServerAddress;
-use quorate_wire::command_error;
+use quorate_wire::{AppendSome, command_error};
 
 use crate::error::{
     AuthenticationCause, AuthenticationError, ConversationError, UnsupportedMechanism,
@@ -190,9 +190,7 @@ impl Authenticator {
             Method::X509 => {
                 let mut command =
                     rawdoc! { "authenticate": 1, "mechanism": Mechanism::X509.name() };
-                if let Some(user) = &self.credential.user_name {
-                    command.append(cstr!("user"), user.as_str());
-                }
+                command.append_some(cstr!("user"), self.credential.user_name.as_deref());
                 command
             }
         }

@@ -6,11 +6,11 @@
 
 use bson::raw::{RawArrayBuf, RawBson, RawDocument, RawDocumentBuf, cstr};
 use bson::rawdoc;
-use quorate_client_session::{Role, SessionState, count, with_id, write_errors};
+use quorate_client_session::{Role, SessionState, count, read_concern, with_id, write_errors};
 use quorate_connection_string::WriteAcknowledgement;
 use quorate_protocol::{ReadPreference, ServerAddress};
 use quorate_server_discovery::SelectionRequest;
-use quorate_wire::{WriteConcernError, command_error};
+use quorate_wire::{AppendSome, WriteConcernError, command_error};
 
 use crate::client::Client;
 use crate::connection::Limits;
@@ -182,22 +182,12 @@ impl Client {
     ) -> Result<Cursor<'_>, OperationError> {
         let mut command = rawdoc! { "find": namespace.collection() };
         command.append(cstr!("filter"), filter);
-        if let Some(sort) = &options.sort {
-            command.append(cstr!("sort"), sort);
-        }
-        if let Some(projection) = &options.projection {
-            command.append(cstr!("projection"), projection);
-        }
+        command.append_some(cstr!("sort"), options.sort.as_ref());
+        command.append_some(cstr!("projection"), options.projection.as_ref());
         let given = |number: Option<u32>| number.filter(|number| *number > 0).map(i64::from);
-        if let Some(skip) = given(options.skip) {
-            command.append(cstr!("skip"), skip);
-        }
-        if let Some(limit) = given(options.limit) {
-            command.append(cstr!("limit"), limit);
-        }
-        if let Some(size) = given(options.batch_size) {
-            command.append(cstr!("batchSize"), size);
-        }
+        command.append_some(cstr!("skip"), given(options.skip));
+        command.append_some(cstr!("limit"), given(options.limit));
+        command.append_some(cstr!("batchSize"), given(options.batch_size));
         self.append_read_concern(&mut command);
         let paging = Paging {
             batch_size: options.batch_size,
@@ -262,9 +252,10 @@ impl Client {
         command.append(cstr!("pipeline"), stages);
         let mut cursor = RawDocumentBuf::new();
         // A pipeline that writes would not write anything with a first batch of 0 documents.
-        if let Some(size) = batch_size.filter(|size| *size > 0 && !writes) {
-            cursor.append(cstr!("batchSize"), i64::from(size));
-        }
+        cursor.append_some(
+            cstr!("batchSize"),
+            batch_size.filter(|size| *size > 0 && !writes).map(i64::from),
+        );
         command.append(cstr!("cursor"), cursor);
         self.append_read_concern(&mut command);
         let answer = if writes {
@@ -382,16 +373,9 @@ impl Client {
         if session.is_some_and(|session| session.transaction.is_open() || session.has_snapshot()) {
             return;
         }
-        let mut concern = RawDocumentBuf::new();
-        if let Some(level) = &self.options.read_concern_level {
-            concern.append(cstr!("level"), level.as_str());
-        }
-        if let Some(time) = session.and_then(SessionState::after_cluster_time) {
-            concern.append(cstr!("afterClusterTime"), time);
-        }
-        if !concern.is_empty() {
-            command.append(cstr!("readConcern"), concern);
-        }
+        let after = session.and_then(SessionState::after_cluster_time);
+        let concern = read_concern(self.options.read_concern_level.as_deref(), after);
+        command.append_some(cstr!("readConcern"), concern);
     }
 
     /// The write concern of a write. That of a transaction goes with its commit.

@@ -9,6 +9,7 @@ use std::time::Duration;
 use bson::raw::{RawDocument, RawDocumentBuf, cstr};
 use quorate_client_session::CursorState;
 use quorate_protocol::ServerAddress;
+use quorate_wire::AppendSome;
 
 use crate::client::Client;
 use crate::connection::Request;
@@ -126,13 +127,10 @@ impl<'c> Cursor<'c> {
             return Err(OperationError::CursorLost { server: state.server.clone() });
         }
         if !self.client.make_usable(&state.server) {
-            let reason = self.client.why_unusable(&state.server);
-            return Err(OperationError::Unreachable { server: state.server.clone(), reason });
+            return Err(self.client.unreachable(state.server.clone()));
         }
         let mut command = state.cursor.get_more(id);
-        if let Some(size) = state.paging.next_batch_size(state.returned) {
-            command.append(cstr!("batchSize"), size);
-        }
+        command.append_some(cstr!("batchSize"), state.paging.next_batch_size(state.returned));
         if let Some(limit) = state.paging.max_await {
             let millis = i64::try_from(limit.as_millis()).unwrap_or(i64::MAX);
             command.append(cstr!("maxTimeMS"), millis);

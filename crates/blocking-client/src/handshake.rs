@@ -7,7 +7,7 @@
 use bson::raw::{RawDocumentBuf, cstr};
 use bson::rawdoc;
 use quorate_protocol::HelloCommand;
-use quorate_wire::{CompressorId, FirstHello};
+use quorate_wire::{AppendSome, CompressorId, FirstHello};
 
 /// The name that servers write into their logs.
 const DRIVER_NAME: &str = "quorate-blocking";
@@ -38,9 +38,7 @@ pub(crate) fn later_hello(command: HelloCommand) -> RawDocumentBuf {
 /// Well below the 512 bytes that servers take: the name of the application has at most 128.
 fn client_metadata(app_name: Option<&str>) -> RawDocumentBuf {
     let mut metadata = RawDocumentBuf::new();
-    if let Some(name) = app_name {
-        metadata.append(cstr!("application"), rawdoc! { "name": name });
-    }
+    metadata.append_some(cstr!("application"), app_name.map(|name| rawdoc! { "name": name }));
     let driver = rawdoc! { "name": DRIVER_NAME, "version": env!("CARGO_PKG_VERSION") };
     metadata.append(cstr!("driver"), driver);
     let os = rawdoc! { "type": os_type(), "architecture": std::env::consts::ARCH };

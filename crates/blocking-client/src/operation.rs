@@ -11,7 +11,7 @@ use quorate_client_session::{
 };
 use quorate_protocol::{ReadPreference, ServerAddress};
 use quorate_server_discovery::{ApplicationError, SelectionCriteria, SelectionRequest};
-use quorate_wire::command_error;
+use quorate_wire::{AppendSome, command_error};
 
 use crate::client::Client;
 use crate::connection::{ConnectionError, Request};
@@ -302,9 +302,7 @@ impl Client {
             let take =
                 |lifetime| idle.take(usage.now, lifetime).or_else(|| new_server_session(usage.now));
             attempts.add_session(&mut body, session, &usage, take)?;
-            if let Some(time) = &self.cluster_time {
-                body.append(cstr!("$clusterTime"), time);
-            }
+            body.append_some(cstr!("$clusterTime"), self.cluster_time.as_ref());
         }
         body.append(cstr!("$db"), operation.database);
         let topology = self.topology();
@@ -325,8 +323,7 @@ impl Client {
         self.log_in(server)?;
         let timeout = self.options.socket_timeout;
         let Some(connection) = self.connections.get_mut(server) else {
-            let reason = self.why_unusable(server);
-            return Err(OperationError::Unreachable { server: server.clone(), reason });
+            return Err(self.unreachable(server.clone()));
         };
         connection
             .round_trip(request, &*self.clock, timeout)

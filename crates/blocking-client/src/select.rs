@@ -24,18 +24,17 @@ impl Client {
         &mut self,
         request: &SelectionRequest<'_>,
     ) -> Result<ServerAddress, OperationError> {
-        for _ in 1..MAX_SELECTIONS {
+        let mut selections = 0;
+        loop {
             let server = self.select(request)?;
             if self.make_usable(&server) && self.is_suitable(request, &server) {
                 return Ok(server);
             }
+            selections += 1;
+            if selections == MAX_SELECTIONS {
+                return Err(self.unreachable(server));
+            }
         }
-        let server = self.select(request)?;
-        if self.make_usable(&server) && self.is_suitable(request, &server) {
-            return Ok(server);
-        }
-        let reason = self.why_unusable(&server);
-        Err(OperationError::Unreachable { server, reason })
     }
 
     /// Sees to it that there is a connection which was alive lately; whether there is.
@@ -52,14 +51,16 @@ impl Client {
         self.connections.contains_key(server)
     }
 
-    pub(crate) fn why_unusable(&self, server: &ServerAddress) -> String {
-        match self.topology().server(server) {
+    /// The error of an operation whose server cannot be talked to, and why.
+    pub(crate) fn unreachable(&self, server: ServerAddress) -> OperationError {
+        let reason = match self.topology().server(&server) {
             Some(description) => match description.error() {
                 Some(error) => error.to_string(),
                 None => format!("it is {} now", description.server_type()),
             },
             None => "it is no longer part of the deployment".to_owned(),
-        }
+        };
+        OperationError::Unreachable { server, reason }
     }
 
     /// Drops a connection that failed, and tells the core.

@@ -11,6 +11,7 @@ use quorate_client_session::{
     ChangeStreamStart, Failure, ResumePoint, is_resumable_change_stream_error,
 };
 use quorate_protocol::ReadPreference;
+use quorate_wire::AppendSome;
 
 use crate::client::Client;
 use crate::collection::Namespace;
@@ -112,15 +113,12 @@ impl Plan {
 
     fn command(&self, start: &ChangeStreamStart) -> RawDocumentBuf {
         let mut stage = RawDocumentBuf::new();
-        if let Some(which) = &self.options.full_document {
-            stage.append(cstr!("fullDocument"), which.as_str());
-        }
-        if let Some(which) = &self.options.full_document_before_change {
-            stage.append(cstr!("fullDocumentBeforeChange"), which.as_str());
-        }
-        if let Some(show) = self.options.show_expanded_events {
-            stage.append(cstr!("showExpandedEvents"), show);
-        }
+        stage.append_some(cstr!("fullDocument"), self.options.full_document.as_deref());
+        stage.append_some(
+            cstr!("fullDocumentBeforeChange"),
+            self.options.full_document_before_change.as_deref(),
+        );
+        stage.append_some(cstr!("showExpandedEvents"), self.options.show_expanded_events);
         if self.watched == Watched::Deployment {
             stage.append(cstr!("allChangesForCluster"), true);
         }

@@ -7,6 +7,7 @@ use bson::Timestamp;
 use bson::raw::{RawArrayBuf, RawBson, RawBsonRef, RawDocument, RawDocumentBuf, cstr};
 use bson::rawdoc;
 use quorate_protocol::ErrorCode;
+use quorate_wire::AppendSome;
 
 /// What servers of MongoDB 4.4 and later call an error of a change stream that it survives.
 pub const RESUMABLE_CHANGE_STREAM_ERROR: &str = "ResumableChangeStreamError";
@@ -142,9 +143,7 @@ impl ChangeStreamStart {
         stages.push(rawdoc! { "$changeStream": stage });
         pipeline.iter().for_each(|stage| stages.push(stage.clone()));
         let mut cursor = RawDocumentBuf::new();
-        if let Some(size) = batch_size {
-            cursor.append(cstr!("batchSize"), i64::from(size));
-        }
+        cursor.append_some(cstr!("batchSize"), batch_size.map(i64::from));
         rawdoc! { "aggregate": watched.into(), "pipeline": stages, "cursor": cursor }
     }
 

@@ -52,7 +52,9 @@ pub use operation_loop::{
 };
 pub use read_preference::add_read_preference;
 pub use server_session::ServerSession;
-pub use session::{IdleSessions, SessionError, SessionOptions, SessionState, SessionUse};
+pub use session::{
+    IdleSessions, SessionError, SessionOptions, SessionState, SessionUse, read_concern,
+};
 pub use snapshot::{SNAPSHOT_WIRE_VERSION, Snapshot, SnapshotError};
 pub use transaction::{
     COMMIT_RETRY_W_TIMEOUT, Ending, Phase, Statement, Transaction, TransactionError,

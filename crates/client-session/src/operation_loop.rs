@@ -20,6 +20,7 @@ use std::time::Duration;
 
 use bson::raw::{RawDocumentBuf, cstr};
 use quorate_protocol::{ErrorCode, MonotonicTime, ServerAddress};
+use quorate_wire::AppendSome;
 
 use crate::ServerSession;
 use crate::labels::{Failure, RETRYABLE_WRITE_ERROR};
@@ -252,9 +253,7 @@ impl<E: Failure> OperationLoop<E> {
             if self.transaction_number.is_none() {
                 self.transaction_number = next();
             }
-            if let Some(number) = self.transaction_number {
-                body.append(cstr!("txnNumber"), number);
-            }
+            body.append_some(cstr!("txnNumber"), self.transaction_number);
         }
     }
 

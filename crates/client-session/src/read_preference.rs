@@ -8,7 +8,7 @@ use quorate_protocol::ReadPreference;
 use quorate_server_discovery::{
     ReadPreferenceArgument, ServerType, TopologyType, read_preference_for_op_msg,
 };
-use quorate_wire::find_field;
+use quorate_wire::{AppendSome, find_field};
 
 /// Adds the read preference to a command that goes to a server of this type. `preference` is `None`
 /// for commands that are bound to their server.
@@ -40,12 +40,12 @@ fn document(argument: &ReadPreferenceArgument<'_>) -> RawDocumentBuf {
         });
         document.append(cstr!("tags"), RawArrayBuf::from_iter(sets));
     }
-    if let Some(seconds) = argument.max_staleness_seconds {
-        document.append(cstr!("maxStalenessSeconds"), i64::try_from(seconds).unwrap_or(i64::MAX));
-    }
-    if let Some(enabled) = argument.hedge {
-        document.append(cstr!("hedge"), rawdoc! { "enabled": enabled });
-    }
+    document.append_some(
+        cstr!("maxStalenessSeconds"),
+        argument.max_staleness_seconds.map(|seconds| i64::try_from(seconds).unwrap_or(i64::MAX)),
+    );
+    document
+        .append_some(cstr!("hedge"), argument.hedge.map(|enabled| rawdoc! { "enabled": enabled }));
     document
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use bson::Timestamp;
 use bson::raw::{RawDocument, RawDocumentBuf, cstr};
 use quorate_protocol::{MonotonicTime, ReadPreference, ReadPreferenceMode, ServerAddress};
-use quorate_wire::find_field;
+use quorate_wire::{AppendSome, find_field};
 
 use crate::labels::{
     Failure, TRANSIENT_TRANSACTION_ERROR, UNKNOWN_TRANSACTION_COMMIT_RESULT, is_transient,
@@ -337,18 +337,21 @@ fn append_read_concern(
     usage: &SessionUse<'_>,
     after: Option<Timestamp>,
 ) {
-    let level = usage.read_concern.filter(|level| !level.is_empty());
-    if usage.read_concern.is_none() || (level.is_none() && after.is_none()) {
-        return;
+    if let Some(level) = usage.read_concern {
+        let concern = read_concern(Some(level).filter(|level| !level.is_empty()), after);
+        body.append_some(cstr!("readConcern"), concern);
+    }
+}
+
+/// The read concern with this level, of reads that follow what happened by this time; `None` if neither is asked for.
+pub fn read_concern(level: Option<&str>, after: Option<Timestamp>) -> Option<RawDocumentBuf> {
+    if level.is_none() && after.is_none() {
+        return None;
     }
     let mut concern = RawDocumentBuf::new();
-    if let Some(level) = level {
-        concern.append(cstr!("level"), level);
-    }
-    if let Some(time) = after {
-        concern.append(cstr!("afterClusterTime"), time);
-    }
-    body.append(cstr!("readConcern"), concern);
+    concern.append_some(cstr!("level"), level);
+    concern.append_some(cstr!("afterClusterTime"), after);
+    Some(concern)
 }
 
 /// Adds to a command what the session asks for that its operation made for itself: such a session has

@@ -5,6 +5,7 @@
 
 use bson::raw::{RawDocument, RawDocumentBuf, cstr};
 use bson::{Timestamp, rawdoc};
+use quorate_wire::AppendSome;
 
 /// The least `maxWireVersion` (MongoDB 5.0) that has snapshot reads.
 pub const SNAPSHOT_WIRE_VERSION: i32 = 13;
@@ -51,9 +52,7 @@ impl Snapshot {
             return Err(SnapshotError::OldServer);
         }
         let mut concern = rawdoc! { "level": "snapshot" };
-        if let Some(time) = self.time {
-            concern.append(cstr!("atClusterTime"), time);
-        }
+        concern.append_some(cstr!("atClusterTime"), self.time);
         Ok(concern)
     }
 

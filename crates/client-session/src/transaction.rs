@@ -18,8 +18,10 @@ use bson::raw::{RawDocument, RawDocumentBuf, cstr};
 use bson::{Timestamp, rawdoc};
 use quorate_connection_string::WriteAcknowledgement;
 use quorate_protocol::{ReadPreference, ReadPreferenceMode, ServerAddress};
+use quorate_wire::AppendSome;
 
 use crate::WriteConcern;
+use crate::session::read_concern;
 
 /// `wtimeout` of a commit that is sent again, where the transaction has none: without a limit a
 /// majority that cannot be reached would hold the client up forever.
@@ -127,9 +129,7 @@ pub struct Statement {
 impl Statement {
     /// Adds the fields to a command.
     pub fn append_to(&self, body: &mut RawDocumentBuf) {
-        if let Some(concern) = &self.read_concern {
-            body.append(cstr!("readConcern"), concern);
-        }
+        body.append_some(cstr!("readConcern"), self.read_concern.as_ref());
         body.append(cstr!("txnNumber"), self.number);
         if self.first {
             body.append(cstr!("startTransaction"), true);
@@ -252,16 +252,8 @@ impl Transaction {
         }
         let number = self.number?;
         self.phase = Phase::InProgress;
-        let mut concern = RawDocumentBuf::new();
-        if first {
-            if let Some(level) = &self.options.read_concern {
-                concern.append(cstr!("level"), level.as_str());
-            }
-            if let Some(time) = after {
-                concern.append(cstr!("afterClusterTime"), time);
-            }
-        }
-        let read_concern = (!concern.is_empty()).then_some(concern);
+        let level = self.options.read_concern.as_deref();
+        let read_concern = first.then(|| read_concern(level, after)).flatten();
         Some(Statement { first, number, read_concern })
     }
 
@@ -345,16 +337,15 @@ impl Transaction {
         };
         body.append(cstr!("txnNumber"), self.number.unwrap_or_default());
         body.append(cstr!("autocommit"), false);
-        if let Some(concern) = self.ending_write_concern(commits, within).document() {
-            body.append(cstr!("writeConcern"), concern);
-        }
+        body.append_some(
+            cstr!("writeConcern"),
+            self.ending_write_concern(commits, within).document(),
+        );
         if let Some(limit) = self.options.max_commit_time.filter(|_| commits && !within) {
             let millis = i64::try_from(limit.as_millis()).unwrap_or(i64::MAX);
             body.append(cstr!("maxTimeMS"), millis);
         }
-        if let Some(token) = &self.recovery_token {
-            body.append(cstr!("recoveryToken"), token);
-        }
+        body.append_some(cstr!("recoveryToken"), self.recovery_token.as_ref());
         body
     }
 

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use bson::raw::{RawDocumentBuf, cstr};
 use quorate_connection_string::{Limit, Options, WriteAcknowledgement};
+use quorate_wire::AppendSome;
 
 /// How widely a write must be known before it counts.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
@@ -43,9 +44,7 @@ impl WriteConcern {
             Some(WriteAcknowledgement::Majority) => document.append(cstr!("w"), "majority"),
             Some(WriteAcknowledgement::Custom(name)) => document.append(cstr!("w"), name.as_str()),
         }
-        if let Some(journal) = self.journal {
-            document.append(cstr!("j"), journal);
-        }
+        document.append_some(cstr!("j"), self.journal);
         if let Some(limit) = self.w_timeout {
             let millis = i64::try_from(limit.as_millis()).unwrap_or(i64::MAX);
             document.append(cstr!("wtimeout"), millis);

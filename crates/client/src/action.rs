@@ -21,10 +21,11 @@ use std::time::Duration;
 use bson::raw::{CStr, RawBson, RawDocumentBuf, cstr};
 use quorate_client_session::{TransactionError, WriteConcern};
 use quorate_protocol::ReadPreference;
+use quorate_wire::AppendSome;
 
 use crate::client::Client;
 use crate::cursor::{Cursor, CursorSettings};
-use crate::error::{Error, ErrorKind};
+use crate::error::Error;
 use crate::operation::{Deadline, Operation, Purpose, Reply, Retry, Target};
 use crate::session::Session;
 use crate::value::{IntoRaw, IntoValue};
@@ -155,7 +156,7 @@ impl<'a> Draft<'a> {
         if state.deadline.is_some() && self.given.timeout {
             let reason = "an operation inside with_transaction shares the timeout of the whole; \
                           set none on it";
-            return Err(Error::new(ErrorKind::BadCommand(reason.to_owned())));
+            return Err(Error::bad_command(reason));
         }
         if state.transaction.is_open() && self.given.write_concern {
             return Err(TransactionError::WriteConcern.into());
@@ -192,9 +193,7 @@ impl<'a> Draft<'a> {
     /// The same for a command that takes a write concern.
     pub(crate) fn body_with_write_concern(&mut self) -> Result<RawDocumentBuf, Error> {
         let mut body = self.body()?;
-        if let Some(concern) = self.write_concern().document() {
-            body.append(cstr!("writeConcern"), concern);
-        }
+        body.append_some(cstr!("writeConcern"), self.write_concern().document());
         Ok(body)
     }
 
@@ -274,196 +273,167 @@ pub(crate) trait HasStatement {
     fn statement(&mut self) -> &mut Arguments;
 }
 
+/// Methods that change an action and return it.
+macro_rules! setters {
+    ($($(#[$doc:meta])* $name:ident($($argument:ident: $type:ty),*) |$action:ident| $change:expr;)*) => {
+        $($(#[$doc])* pub fn $name(mut self, $($argument: $type),*) -> Self {
+            let $action = &mut self;
+            $change;
+            self
+        })*
+    };
+}
+
 /// One option, written once for every action that takes it.
 macro_rules! option {
-    ($lifetime:lifetime session) => {
+    ($lifetime:lifetime session) => { $crate::action::setters! {
         /// Runs in a session of the application's.
-        pub fn session(mut self, session: &$lifetime mut $crate::session::Session) -> Self {
-            self.draft().set_session(session);
-            self
-        }
-    };
-    ($lifetime:lifetime read_preference) => {
+        session(session: &$lifetime mut $crate::session::Session)
+            |action| action.draft().set_session(session);
+    } };
+    ($lifetime:lifetime read_preference) => { $crate::action::setters! {
         /// Which servers may answer.
-        pub fn read_preference(mut self, preference: quorate_protocol::ReadPreference) -> Self {
-            self.draft().set_read_preference(preference);
-            self
-        }
-    };
-    ($lifetime:lifetime write_concern) => {
+        read_preference(preference: quorate_protocol::ReadPreference)
+            |action| action.draft().set_read_preference(preference);
+    } };
+    ($lifetime:lifetime write_concern) => { $crate::action::setters! {
         /// How widely the write must be known before it counts.
-        pub fn write_concern(mut self, concern: quorate_client_session::WriteConcern) -> Self {
-            self.draft().set_write_concern(concern);
-            self
-        }
-    };
-    ($lifetime:lifetime timeout) => {
+        write_concern(concern: quorate_client_session::WriteConcern)
+            |action| action.draft().set_write_concern(concern);
+    } };
+    ($lifetime:lifetime timeout) => { $crate::action::setters! {
         /// `timeoutMS`: how long the whole may take, retries included.
-        pub fn timeout(mut self, limit: std::time::Duration) -> Self {
-            self.draft().set_timeout(limit);
-            self
-        }
-    };
-    ($lifetime:lifetime max_time) => {
+        timeout(limit: std::time::Duration) |action| action.draft().set_timeout(limit);
+    } };
+    ($lifetime:lifetime max_time) => { $crate::action::setters! {
         /// `maxTimeMS`: how long the server may work on it.
-        pub fn max_time(mut self, limit: std::time::Duration) -> Self {
-            let limit = i64::try_from(limit.as_millis()).unwrap_or(i64::MAX);
-            self.draft().arguments.set(cstr!("maxTimeMS"), limit);
-            self
-        }
-    };
-    ($lifetime:lifetime comment) => {
+        max_time(limit: std::time::Duration)
+            |action| action.draft().arguments.set(cstr!("maxTimeMS"), $crate::action::long(limit.as_millis()));
+    } };
+    ($lifetime:lifetime comment) => { $crate::action::setters! {
         /// A comment for the server's logs; any value.
-        pub fn comment(mut self, comment: impl $crate::value::IntoValue) -> Self {
-            self.draft().set_comment(comment);
-            self
-        }
-    };
-    ($lifetime:lifetime let_vars) => {
+        comment(comment: impl $crate::value::IntoValue)
+            |action| action.draft().set_comment(comment);
+    } };
+    ($lifetime:lifetime let_vars) => { $crate::action::setters! {
         /// `let`: variables for expressions.
-        pub fn let_vars(mut self, variables: impl $crate::value::IntoRaw) -> Self {
-            self.draft().set_document(cstr!("let"), variables);
-            self
-        }
-    };
-    ($lifetime:lifetime batch_size) => {
+        let_vars(variables: impl $crate::value::IntoRaw)
+            |action| action.draft().set_document(cstr!("let"), variables);
+    } };
+    ($lifetime:lifetime batch_size) => { $crate::action::setters! {
         /// How many results to fetch at once.
-        pub fn batch_size(mut self, size: u32) -> Self {
-            self.draft().cursor.batch_size = Some(size);
-            self
-        }
-    };
-    ($lifetime:lifetime filter) => {
+        batch_size(size: u32) |action| action.draft().cursor.batch_size = Some(size);
+    } };
+    ($lifetime:lifetime filter) => { $crate::action::setters! {
         /// Which to list.
-        pub fn filter(mut self, filter: impl $crate::value::IntoRaw) -> Self {
-            self.draft().set_document(cstr!("filter"), filter);
-            self
-        }
-    };
-    ($lifetime:lifetime projection) => {
+        filter(filter: impl $crate::value::IntoRaw)
+            |action| action.draft().set_document(cstr!("filter"), filter);
+    } };
+    ($lifetime:lifetime projection) => { $crate::action::setters! {
         /// The fields to return.
-        pub fn projection(mut self, projection: impl $crate::value::IntoRaw) -> Self {
-            self.draft().set_document(cstr!("projection"), projection);
-            self
-        }
-    };
-    ($lifetime:lifetime skip) => {
+        projection(projection: impl $crate::value::IntoRaw)
+            |action| action.draft().set_document(cstr!("projection"), projection);
+    } };
+    ($lifetime:lifetime skip) => { $crate::action::setters! {
         /// How many results to leave out.
-        pub fn skip(mut self, count: u64) -> Self {
-            let count = i64::try_from(count).unwrap_or(i64::MAX);
-            self.draft().arguments.set(cstr!("skip"), count);
-            self
-        }
-    };
-    ($lifetime:lifetime allow_disk_use) => {
+        skip(count: u64)
+            |action| action.draft().arguments.set(cstr!("skip"), $crate::action::long(count));
+    } };
+    ($lifetime:lifetime allow_disk_use) => { $crate::action::setters! {
         /// Whether the server may write temporary files.
-        pub fn allow_disk_use(mut self, allow: bool) -> Self {
-            self.draft().arguments.set(cstr!("allowDiskUse"), allow);
-            self
-        }
-    };
-    ($lifetime:lifetime max_await_time) => {
+        allow_disk_use(allow: bool)
+            |action| action.draft().arguments.set(cstr!("allowDiskUse"), allow);
+    } };
+    ($lifetime:lifetime max_await_time) => { $crate::action::setters! {
         /// `maxAwaitTimeMS`: how long the server waits for more before it answers.
-        pub fn max_await_time(mut self, limit: std::time::Duration) -> Self {
-            self.draft().cursor.max_time = Some(limit);
-            self
-        }
-    };
-    ($lifetime:lifetime ordered) => {
+        max_await_time(limit: std::time::Duration)
+            |action| action.draft().cursor.max_time = Some(limit);
+    } };
+    ($lifetime:lifetime ordered) => { $crate::action::setters! {
         /// Whether the first write that fails ends it, which it does unless told otherwise.
-        pub fn ordered(mut self, ordered: bool) -> Self {
-            self.writes.ordered = ordered;
-            self
-        }
-    };
-    ($lifetime:lifetime bypass_document_validation) => {
+        ordered(ordered: bool) |action| action.writes.ordered = ordered;
+    } };
+    ($lifetime:lifetime bypass_document_validation) => { $crate::action::setters! {
         /// Whether documents need not be valid by the collection's rules.
-        pub fn bypass_document_validation(mut self, bypass: bool) -> Self {
-            self.draft().arguments.set(cstr!("bypassDocumentValidation"), bypass);
-            self
-        }
-    };
-    ($lifetime:lifetime sort) => {
+        bypass_document_validation(bypass: bool)
+            |action| action.draft().arguments.set(cstr!("bypassDocumentValidation"), bypass);
+    } };
+    ($lifetime:lifetime sort) => { $crate::action::setters! {
         /// The order.
-        pub fn sort(mut self, order: impl $crate::value::IntoRaw) -> Self {
-            self.statement().set_document(cstr!("sort"), order);
-            self
-        }
-    };
-    ($lifetime:lifetime collation) => {
+        sort(order: impl $crate::value::IntoRaw)
+            |action| action.statement().set_document(cstr!("sort"), order);
+    } };
+    ($lifetime:lifetime collation) => { $crate::action::setters! {
         /// How texts compare.
-        pub fn collation(mut self, collation: impl $crate::value::IntoRaw) -> Self {
-            self.statement().set_document(cstr!("collation"), collation);
-            self
-        }
-    };
-    ($lifetime:lifetime hint) => {
+        collation(collation: impl $crate::value::IntoRaw)
+            |action| action.statement().set_document(cstr!("collation"), collation);
+    } };
+    ($lifetime:lifetime hint) => { $crate::action::setters! {
         /// The index to use: its name or its keys.
-        pub fn hint(mut self, index: impl $crate::value::IntoValue) -> Self {
-            self.statement().set(cstr!("hint"), index);
-            self
-        }
-    };
-    ($lifetime:lifetime upsert) => {
+        hint(index: impl $crate::value::IntoValue)
+            |action| action.statement().set(cstr!("hint"), index);
+    } };
+    ($lifetime:lifetime upsert) => { $crate::action::setters! {
         /// Whether a document is inserted if none matches.
-        pub fn upsert(mut self, upsert: bool) -> Self {
-            self.statement().set(cstr!("upsert"), upsert);
-            self
-        }
-    };
-    ($lifetime:lifetime array_filters) => {
+        upsert(upsert: bool) |action| action.statement().set(cstr!("upsert"), upsert);
+    } };
+    ($lifetime:lifetime array_filters) => { $crate::action::setters! {
         /// Which elements of arrays `$[name]` means.
-        pub fn array_filters(
-            mut self,
-            filters: impl IntoIterator<Item = impl $crate::value::IntoRaw>,
-        ) -> Self {
-            self.statement().set_array(cstr!("arrayFilters"), filters);
-            self
-        }
-    };
+        array_filters(filters: impl IntoIterator<Item = impl $crate::value::IntoRaw>)
+            |action| action.statement().set_array(cstr!("arrayFilters"), filters);
+    } };
 }
 
-/// The options of an action.
-macro_rules! options {
-    ($action:ident: $($option:ident),* $(,)?) => {
-        impl<'a> $action<'a> {
-            $($crate::action::option!('a $option);)*
+/// An action: its fields, what awaiting it gives, where options of the command and of its statement go, and which
+/// options it takes.
+macro_rules! action {
+    ($(#[$doc:meta])* $action:ident<$a:lifetime> { $($fields:tt)* } => $output:ty,
+     draft: $($draft:ident).+, options: $($option:ident),+ $(,)?) => {
+        $crate::action::action! {
+            $(#[$doc])* $action<$a> { $($fields)* } => $output,
+            draft: $($draft).+, statement: $($draft).+.arguments, options: $($option),+
         }
     };
-}
+    ($(#[$doc:meta])* $action:ident<$a:lifetime> { $($fields:tt)* } => $output:ty,
+     draft: $($draft:ident).+, statement: $($statement:ident).+, options: $($option:ident),+ $(,)?) => {
+        $(#[$doc])*
+        #[derive(Debug)]
+        #[must_use = "an action runs when it is awaited"]
+        pub struct $action<$a> { $($fields)* }
 
-/// Lets an action run by being awaited.
-macro_rules! awaited {
-    ($($action:ident => $output:ty),* $(,)?) => {
-        $(impl<'a> IntoFuture for $action<'a> {
-            type Output = Result<$output, Error>;
-            type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send + 'a>>;
+        impl<$a> $crate::action::HasDraft<$a> for $action<$a> {
+            fn draft(&mut self) -> &mut $crate::action::Draft<$a> {
+                &mut self.$($draft).+
+            }
+        }
+
+        impl $crate::action::HasStatement for $action<'_> {
+            fn statement(&mut self) -> &mut $crate::action::Arguments {
+                &mut self.$($statement).+
+            }
+        }
+
+        impl<$a> $action<$a> {
+            $($crate::action::option!($a $option);)+
+        }
+
+        impl<$a> IntoFuture for $action<$a> {
+            type Output = Result<$output, $crate::error::Error>;
+            type IntoFuture = std::pin::Pin<Box<dyn Future<Output = Self::Output> + Send + $a>>;
 
             fn into_future(self) -> Self::IntoFuture {
                 Box::pin(self.run())
             }
-        })*
-    };
-}
-
-/// Actions whose options all go into the command.
-macro_rules! plain {
-    ($($action:ident),* $(,)?) => {
-        $(impl<'a> HasDraft<'a> for $action<'a> {
-            fn draft(&mut self) -> &mut Draft<'a> {
-                &mut self.draft
-            }
         }
-
-        impl HasStatement for $action<'_> {
-            fn statement(&mut self) -> &mut Arguments {
-                &mut self.draft.arguments
-            }
-        })*
     };
 }
 
-pub(crate) use {awaited, option, options, plain};
+pub(crate) use {action, option, setters};
+
+/// A number as commands carry it: the largest that they can if it is larger.
+pub(crate) fn long(number: impl TryInto<i64>) -> i64 {
+    number.try_into().unwrap_or(i64::MAX)
+}
 
 impl<'a> Draft<'a> {
     pub(crate) fn set_session(&mut self, session: &'a mut Session) {

@@ -45,7 +45,7 @@ pub struct BulkWriteResult {
 pub struct WriteModel {
     kind: Kind,
     /// The document to insert, or the fields of the update or delete.
-    statement: Arguments,
+    pub(crate) statement: Arguments,
     document: Option<RawDocumentBuf>,
     multi: bool,
 }
@@ -167,8 +167,9 @@ pub(crate) fn checked_update(update: RawBson) -> Result<RawBson, Error> {
     if fits {
         return Ok(update);
     }
-    let reason = "an update is made of operators such as $set; use replace to replace documents";
-    Err(Error::new(ErrorKind::BadCommand(reason.to_owned())))
+    Err(Error::bad_command(
+        "an update is made of operators such as $set; use replace to replace documents",
+    ))
 }
 
 /// A whole document, without operators.
@@ -176,8 +177,7 @@ pub(crate) fn checked_replacement(document: RawDocumentBuf) -> Result<RawDocumen
     if starts_with_dollar(&document) != Some(true) {
         return Ok(document);
     }
-    let reason = "a replacement has no operators such as $set; use update for those";
-    Err(Error::new(ErrorKind::BadCommand(reason.to_owned())))
+    Err(Error::bad_command("a replacement has no operators such as $set; use update for those"))
 }
 
 fn starts_with_dollar(document: &RawDocument) -> Option<bool> {
@@ -209,17 +209,14 @@ pub(crate) fn runs(models: Vec<WriteModel>, ordered: bool) -> Result<Vec<Run>, E
             Kind::Insert => {
                 let id;
                 (id, written) = with_id(written, ObjectId::new).map_err(|error| {
-                    Error::new(ErrorKind::BadCommand(format!("a document cannot be read: {error}")))
+                    Error::bad_command(format!("a document cannot be read: {error}"))
                 })?;
                 Some(id)
             }
             _ => None,
         };
         let fits = |run: &&mut Run| run.kind == kind;
-        let run = match ordered {
-            true => runs.last_mut().filter(fits),
-            false => runs.iter_mut().find(fits),
-        };
+        let run = if ordered { runs.last_mut().filter(fits) } else { runs.iter_mut().find(fits) };
         let run = match run {
             Some(run) => run,
             None => {

@@ -12,9 +12,9 @@ use bson::raw::{RawArrayBuf, RawDocument, RawDocumentBuf, cstr};
 use bson::rawdoc;
 use quorate_client_session::SessionOptions;
 use quorate_connection_string::{ConnectionString, Seeds};
-use quorate_protocol::{Lock, ReadPreference};
+use quorate_protocol::{Lock, ReadPreference, SplitMix64};
 use quorate_server_discovery::{TopologyDescription, TopologyId};
-use quorate_wire::find_field;
+use quorate_wire::{AppendSome, find_field};
 use tokio::sync::broadcast;
 use tokio::time::timeout;
 
@@ -287,13 +287,10 @@ impl Inner {
         (self.random_bits() >> 11) as f64 / (1_u64 << 53) as f64
     }
 
-    /// Sixty-four bits that need not be secret, only evenly spread (SplitMix64).
+    /// Sixty-four bits that need not be secret, only evenly spread.
     pub(crate) fn random_bits(&self) -> u64 {
-        const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
-        let state = self.random.fetch_add(STEP, Ordering::Relaxed).wrapping_add(STEP);
-        let mixed = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
+        let state = self.random.fetch_add(SplitMix64::STEP, Ordering::Relaxed);
+        SplitMix64::new(state).next_u64()
     }
 }
 
@@ -314,9 +311,7 @@ pub(crate) struct ClusterTime {
 impl ClusterTime {
     /// Adds it to a command, if one is known.
     pub(crate) fn append_to(&self, body: &mut RawDocumentBuf) {
-        if let Some(time) = self.latest.load().as_deref() {
-            body.append(cstr!("$clusterTime"), time);
-        }
+        body.append_some(cstr!("$clusterTime"), self.latest.load().as_deref());
     }
 
     pub(crate) fn advance(&self, told: &RawDocument) {

@@ -9,6 +9,7 @@ use std::time::Duration;
 use bson::raw::{CString, RawBson, RawDocument, RawDocumentBuf, cstr};
 use quorate_client_session::{CursorState, SYSTEM_OVERLOADED_ERROR};
 use quorate_protocol::ServerAddress;
+use quorate_wire::AppendSome;
 
 use crate::client::Client;
 use crate::error::{Error, ErrorKind};
@@ -141,9 +142,10 @@ impl Cursor {
         // If this fails the cursor is gone, or its server is.
         let Some((id, session)) = self.give_up() else { return Ok(()) };
         let mut body = self.state.get_more(id);
-        if let Some(size) = self.settings.batch_size.filter(|&size| size > 0) {
-            body.append(cstr!("batchSize"), i64::from(size));
-        }
+        body.append_some(
+            cstr!("batchSize"),
+            self.settings.batch_size.filter(|&size| size > 0).map(i64::from),
+        );
         if let Some(limit) = self.settings.max_time {
             let mut millis = i64::try_from(limit.as_millis()).unwrap_or(i64::MAX);
             if let Some(deadline) = deadline {
@@ -154,9 +156,7 @@ impl Cursor {
             }
             body.append(cstr!("maxTimeMS"), millis);
         }
-        if let Some(comment) = &self.settings.comment {
-            body.append(cstr!("comment"), comment.clone());
-        }
+        body.append_some(cstr!("comment"), self.settings.comment.as_ref());
         let operation = Operation {
             purpose: Purpose::Read,
             target: Target::Server(self.server.clone()),
@@ -233,5 +233,5 @@ pub(crate) fn malformed(server: &ServerAddress, reason: &str) -> Error {
 /// A text as a key, for commands built from names given by the application.
 pub(crate) fn key(text: &str) -> Result<CString, Error> {
     CString::try_from(text.to_owned())
-        .map_err(|_| Error::new(ErrorKind::BadCommand(format!("{text:?} holds a zero byte"))))
+        .map_err(|_| Error::bad_command(format!("{text:?} holds a zero byte")))
 }

@@ -15,7 +15,7 @@ use quorate_client_session::{
 };
 use quorate_protocol::ServerAddress;
 use quorate_server_discovery::{OptionsError, SelectionError, SelectionFailure};
-use quorate_wire::{CommandError, WriteConcernError};
+use quorate_wire::{AppendSome, CommandError, WriteConcernError};
 
 use crate::authentication::UnsupportedMechanism;
 use crate::bulk::BulkWriteResult;
@@ -171,6 +171,11 @@ impl Error {
         Self { kind: Arc::new(kind), labels, partial_result: None }
     }
 
+    /// The application's command or arguments cannot be sent.
+    pub(crate) fn bad_command(reason: impl Into<String>) -> Self {
+        Self::new(ErrorKind::BadCommand(reason.into()))
+    }
+
     /// The same with the labels of the error that it was made from.
     pub(crate) fn with_labels(mut self, labels: &[String]) -> Self {
         for label in labels {
@@ -248,12 +253,8 @@ impl Error {
             return self.clone();
         };
         let mut reply = rawdoc! { "ok": 0 };
-        if let Some(code) = error.code {
-            reply.append(cstr!("code"), code);
-        }
-        if let Some(name) = &error.code_name {
-            reply.append(cstr!("codeName"), name.as_str());
-        }
+        reply.append_some(cstr!("code"), error.code);
+        reply.append_some(cstr!("codeName"), error.code_name.as_deref());
         let told = CommandError {
             code: error.code,
             code_name: error.code_name.clone(),
@@ -314,7 +315,7 @@ impl From<SessionError> for Error {
     fn from(error: SessionError) -> Self {
         match error {
             SessionError::Transaction(error) => error.into(),
-            error => Self::new(ErrorKind::BadCommand(error.to_string())),
+            error => Self::bad_command(error.to_string()),
         }
     }
 }

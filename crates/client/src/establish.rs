@@ -56,11 +56,9 @@ impl Establish for ServerEstablisher {
         };
         let _alive = discovery.alive();
         let settings = discovery.settings();
-        let stream =
-            settings.connector.connect(&self.address).await.map_err(EstablishError::Connect)?;
-        let mut connection = Connection::new(stream);
-        let limit = settings.connect_timeout;
-        let facts = settings.handshake.shake(&mut connection, &self.address, limit).await?;
+        let (connector, limit) = (&settings.connector, settings.connect_timeout);
+        let opened = settings.handshake.open(connector, &self.address, limit).await;
+        let (connection, facts) = opened?;
         let service_id = facts.hello.service_id;
         let reply = Arc::new(facts.hello.clone());
         discovery.handle(Input::HandshakeReceived { server: self.address.clone(), reply });

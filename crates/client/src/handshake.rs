@@ -12,8 +12,8 @@ use quorate_authentication::Attempt;
 use quorate_protocol::{HelloCommand, HelloReply, ServerAddress};
 use quorate_server_discovery::{ApplicationError, HandshakeProgress};
 use quorate_wire::{
-    CommandError, Compressor, CompressorId, FieldError, FirstHello, HelloError, KnownMembers,
-    command_error, later_hello, parse_handshake_of, parse_hello_of,
+    AppendSome, CommandError, Compressor, CompressorId, FieldError, FirstHello, HelloError,
+    KnownMembers, command_error, later_hello, parse_handshake_of, parse_hello_of,
 };
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::timeout;
@@ -23,7 +23,7 @@ use crate::authentication::{
     authenticate, randomness,
 };
 use crate::connection::{Connection, ConnectionError, Request};
-use crate::net::ConnectError;
+use crate::net::{ConnectError, Connector, Stream};
 
 /// The version of the client back-pressure specification that we follow.
 const BACKPRESSURE: &str = "2";
@@ -43,12 +43,8 @@ impl ServerApi {
     /// Adds the declaration to a command.
     pub fn append_to(&self, command: &mut RawDocumentBuf) {
         command.append(cstr!("apiVersion"), self.version.as_str());
-        if let Some(strict) = self.strict {
-            command.append(cstr!("apiStrict"), strict);
-        }
-        if let Some(deprecation_errors) = self.deprecation_errors {
-            command.append(cstr!("apiDeprecationErrors"), deprecation_errors);
-        }
+        command.append_some(cstr!("apiStrict"), self.strict);
+        command.append_some(cstr!("apiDeprecationErrors"), self.deprecation_errors);
     }
 }
 
@@ -133,6 +129,23 @@ impl Handshake {
     ) -> Result<HelloReply, HandshakeError> {
         let hello = self.hello(None);
         exchange_hello(connection, Request::new(&hello), &self.known_members).await
+    }
+
+    /// Opens a connection, shakes hands and authenticates. Each of the latter may take `limit`.
+    ///
+    /// # Errors
+    ///
+    /// If there is no stream, and as [`shake`](Self::shake).
+    pub async fn open(
+        &self,
+        connector: &Connector,
+        address: &ServerAddress,
+        limit: Option<Duration>,
+    ) -> Result<(Connection<Stream>, ConnectionFacts), EstablishError> {
+        let stream = connector.connect(address).await.map_err(EstablishError::Connect)?;
+        let mut connection = Connection::new(stream);
+        let facts = self.shake(&mut connection, address, limit).await?;
+        Ok((connection, facts))
     }
 
     /// Shakes hands and authenticates. Each of the two may take `limit`.

@@ -3,8 +3,9 @@
 //! Follows "Hello Command" and "Limitations" in the MongoDB Handshake specification: at most 512
 //! bytes, shortened in the specified order.
 
-use bson::raw::{CStr, RawDocumentBuf, cstr};
+use bson::raw::{RawDocumentBuf, cstr};
 use quorate_server_discovery::FunctionPlatform;
+use quorate_wire::AppendSome;
 
 /// The longest `client` document, in bytes.
 pub(crate) const MAX_METADATA_LENGTH: usize = 512;
@@ -68,31 +69,20 @@ impl Environment {
 
     fn document(&self, only_name: bool) -> Option<RawDocumentBuf> {
         let mut env = RawDocumentBuf::new();
-        if let Some(platform) = self.platform {
-            env.append(cstr!("name"), platform.name());
-        }
+        env.append_some(cstr!("name"), self.platform.map(|platform| platform.name()));
         if !only_name {
-            append_some(&mut env, cstr!("timeout_sec"), self.timeout_sec);
-            append_some(&mut env, cstr!("memory_mb"), self.memory_mb);
-            append_some(&mut env, cstr!("region"), self.region.as_deref());
+            env.append_some(cstr!("timeout_sec"), self.timeout_sec);
+            env.append_some(cstr!("memory_mb"), self.memory_mb);
+            env.append_some(cstr!("region"), self.region.as_deref());
             let mut container = RawDocumentBuf::new();
-            append_some(&mut container, cstr!("runtime"), self.docker.then_some("docker"));
+            container.append_some(cstr!("runtime"), self.docker.then_some("docker"));
             let orchestrator = self.kubernetes.then_some("kubernetes");
-            append_some(&mut container, cstr!("orchestrator"), orchestrator);
+            container.append_some(cstr!("orchestrator"), orchestrator);
             if !container.is_empty() {
                 env.append(cstr!("container"), container);
             }
         }
         (!env.is_empty()).then_some(env)
-    }
-}
-
-fn append_some<T>(document: &mut RawDocumentBuf, key: &CStr, value: Option<T>)
-where
-    T: bson::raw::BindRawBsonRef,
-{
-    if let Some(value) = value {
-        document.append(key, value);
     }
 }
 
@@ -144,9 +134,7 @@ fn document(
     platform: Option<&str>,
 ) -> RawDocumentBuf {
     let mut client = RawDocumentBuf::new();
-    if let Some(name) = app_name {
-        client.append(cstr!("application"), bson::rawdoc! { "name": name });
-    }
+    client.append_some(cstr!("application"), app_name.map(|name| bson::rawdoc! { "name": name }));
     let joined = |own: &str, others: &mut dyn Iterator<Item = &str>| {
         others.fold(own.to_owned(), |all, one| format!("{all}|{one}"))
     };
@@ -155,9 +143,7 @@ fn document(
     let version = joined(env!("CARGO_PKG_VERSION"), versions);
     client.append(cstr!("driver"), bson::rawdoc! { "name": name, "version": version });
     client.append(cstr!("os"), operating_system(shortening >= Shortening::OsButType));
-    if let Some(platform) = platform {
-        client.append(cstr!("platform"), platform);
-    }
+    client.append_some(cstr!("platform"), platform);
     if shortening < Shortening::Env
         && let Some(env) = environment.document(shortening >= Shortening::EnvButName)
     {

@@ -169,8 +169,7 @@ impl Inner {
         session: Option<&Session>,
     ) -> Result<Reply, Error> {
         if session.is_some() && !operation.acknowledged {
-            let reason = "an unacknowledged write cannot be part of a session".to_owned();
-            return Err(Error::new(ErrorKind::BadCommand(reason)));
+            return Err(Error::bad_command("an unacknowledged write cannot be part of a session"));
         }
         if let Some(session) = session {
             self.admit(operation, session)?;
@@ -194,8 +193,7 @@ impl Inner {
     /// Whether an operation may run in this session of the application's now.
     fn admit(&self, operation: &Operation<'_>, session: &Session) -> Result<(), Error> {
         if !session.belongs_to(&self.sessions) {
-            let reason = "the session was started on another client".to_owned();
-            return Err(Error::new(ErrorKind::BadCommand(reason)));
+            return Err(Error::bad_command("the session was started on another client"));
         }
         if operation.role != Role::Statement {
             return Ok(());
@@ -551,7 +549,7 @@ fn fitting(
             "a document of {bytes} bytes does not fit in a message of {} bytes; split it",
             facts.max_message_size
         );
-        return Err(Error::new(ErrorKind::BadCommand(reason)));
+        return Err(Error::bad_command(reason));
     }
     Ok(count)
 }

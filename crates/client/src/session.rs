@@ -20,7 +20,7 @@ use quorate_client_session::{
 use quorate_protocol::{Lock, MonotonicTime};
 
 use crate::client::Client;
-use crate::error::{Error, ErrorKind};
+use crate::error::Error;
 use crate::operation::Deadline;
 
 pub(crate) use in_use::SessionInUse;
@@ -111,7 +111,7 @@ impl Session {
         };
         let default_timeout = options.default_timeout.or(client.inner().options.timeout);
         let shared = SessionState::new(options, &inherited)
-            .map_err(|error| Error::new(ErrorKind::BadCommand(error.to_string())))?;
+            .map_err(|error| Error::bad_command(error.to_string()))?;
         let session = Self::implicit(Arc::clone(&client.inner().sessions));
         {
             let mut state = session.lock();

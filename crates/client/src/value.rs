@@ -5,7 +5,7 @@
 use bson::raw::{RawArrayBuf, RawBson, RawDocument, RawDocumentBuf};
 use bson::{Bson, Document};
 
-use crate::error::{Error, ErrorKind};
+use crate::error::Error;
 
 /// A document in either of the `bson` crate's forms.
 pub trait IntoRaw {
@@ -108,7 +108,7 @@ pub(crate) fn array(
 }
 
 fn unusable(error: bson::error::Error) -> Error {
-    Error::new(ErrorKind::BadCommand(error.to_string()))
+    Error::bad_command(error.to_string())
 }
 
 #[cfg(test)]

@@ -4,7 +4,6 @@
 //! and is opened again, once, after an error that it survives. Where it goes on is decided by
 //! `quorate-client-session`.
 
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,7 +13,7 @@ use futures_util::Stream;
 use quorate_client_session::{ChangeStreamStart, ResumePoint, is_resumable_change_stream_error};
 use quorate_protocol::{ReadPreference, ServerAddress};
 
-use crate::action::{Arguments, Draft, HasDraft, HasStatement, awaited, options};
+use crate::action::{Arguments, Draft, HasDraft, HasStatement, action, setters};
 use crate::client::Client;
 use crate::cursor::{Cursor, CursorSettings};
 use crate::error::{Error, ErrorKind};
@@ -22,16 +21,18 @@ use crate::operation::{Deadline, Operation, Purpose, Retry, Target};
 use crate::session::Session;
 use crate::value::IntoRaw;
 
-/// Opens a change stream.
-#[derive(Debug)]
-#[must_use = "an action runs when it is awaited"]
-pub struct Watch<'a> {
-    draft: Draft<'a>,
-    pipeline: Vec<RawDocumentBuf>,
-    /// The options of the `$changeStream` stage, apart from where it begins.
-    stage: Arguments,
-    start: ChangeStreamStart,
-    subject: RawBson,
+action! {
+    /// Opens a change stream.
+    Watch<'a> {
+        draft: Draft<'a>,
+        pipeline: Vec<RawDocumentBuf>,
+        /// The options of the `$changeStream` stage, apart from where it begins.
+        stage: Arguments,
+        start: ChangeStreamStart,
+        subject: RawBson,
+    } => ChangeStream,
+    draft: draft, options: max_await_time, session, read_preference, timeout, comment, batch_size,
+        collation
 }
 
 impl<'a> Watch<'a> {
@@ -57,22 +58,16 @@ impl<'a> Watch<'a> {
         self
     }
 
-    /// `fullDocument`: `updateLookup`, `whenAvailable` or `required`.
-    pub fn full_document(mut self, which: &str) -> Self {
-        self.stage.set(cstr!("fullDocument"), which);
-        self
-    }
+    setters! {
+        /// `fullDocument`: `updateLookup`, `whenAvailable` or `required`.
+        full_document(which: &str) |watch| watch.stage.set(cstr!("fullDocument"), which);
 
-    /// `fullDocumentBeforeChange`: `off`, `whenAvailable` or `required`.
-    pub fn full_document_before_change(mut self, which: &str) -> Self {
-        self.stage.set(cstr!("fullDocumentBeforeChange"), which);
-        self
-    }
+        /// `fullDocumentBeforeChange`: `off`, `whenAvailable` or `required`.
+        full_document_before_change(which: &str)
+            |watch| watch.stage.set(cstr!("fullDocumentBeforeChange"), which);
 
-    /// `showExpandedEvents`: whether events about collections and indexes are told as well.
-    pub fn show_expanded_events(mut self, show: bool) -> Self {
-        self.stage.set(cstr!("showExpandedEvents"), show);
-        self
+        /// `showExpandedEvents`: whether events about collections and indexes are told as well.
+        show_expanded_events(show: bool) |watch| watch.stage.set(cstr!("showExpandedEvents"), show);
     }
 
     /// Begins after the event of this token.
@@ -93,10 +88,9 @@ impl<'a> Watch<'a> {
         self
     }
 
-    /// Begins with what happened at this time or later.
-    pub fn start_at_operation_time(mut self, time: Timestamp) -> Self {
-        self.start = ChangeStreamStart::At(time);
-        self
+    setters! {
+        /// Begins with what happened at this time or later.
+        start_at_operation_time(time: Timestamp) |watch| watch.start = ChangeStreamStart::At(time);
     }
 
     async fn run(mut self) -> Result<ChangeStream, Error> {
@@ -105,8 +99,7 @@ impl<'a> Watch<'a> {
         if let (Some(whole), Some(wait)) = (timeout, self.draft.cursor.max_time)
             && wait >= whole
         {
-            let reason = "maxAwaitTimeMS must be less than timeoutMS";
-            return Err(Error::new(ErrorKind::BadCommand(reason.to_owned())));
+            return Err(Error::bad_command("maxAwaitTimeMS must be less than timeoutMS"));
         }
         let mut arguments = RawDocumentBuf::new();
         std::mem::take(&mut self.draft.arguments).append_to(&mut arguments)?;
@@ -141,22 +134,6 @@ impl<'a> Watch<'a> {
         Ok(stream)
     }
 }
-
-options!(Watch: max_await_time, session, read_preference, timeout, comment, batch_size, collation);
-
-impl<'a> HasDraft<'a> for Watch<'a> {
-    fn draft(&mut self) -> &mut Draft<'a> {
-        &mut self.draft
-    }
-}
-
-impl HasStatement for Watch<'_> {
-    fn statement(&mut self) -> &mut Arguments {
-        &mut self.draft.arguments
-    }
-}
-
-awaited! { Watch => ChangeStream }
 
 /// What every `aggregate` of a stream is made of.
 #[derive(Debug)]
@@ -338,7 +315,7 @@ impl ChangeStream {
             Ok(()) => Ok(Step::Change(change)),
             Err(error) => {
                 self.cursor = None;
-                Err(Error::new(ErrorKind::BadCommand(error.to_string())))
+                Err(Error::bad_command(error.to_string()))
             }
         }
     }

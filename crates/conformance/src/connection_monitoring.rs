@@ -40,10 +40,7 @@ pub(crate) fn check(file: &ScenarioFile) -> Result<()> {
 
 async fn run(scenario: &Value, integration: bool) -> Result<()> {
     let (options, app_name) = pool_options(scenario.get("poolOptions"))?;
-    let server = match integration {
-        true => Some(FakeServer::start().await?),
-        false => None,
-    };
+    let server = if integration { Some(FakeServer::start().await?) } else { None };
     if let (Some(server), Some(fail_point)) = (&server, scenario.get("failPoint")) {
         let command = raw(fail_point)?;
         server.set_fail_point(FailPoint::from_command(&command)?);
@@ -352,10 +349,8 @@ impl Establish for Shared {
         let Some(handshake) = &self.0.handshake else {
             return Ok(Established { connection: Member(None), service_id: None });
         };
-        let connector = Connector::default();
-        let stream = connector.connect(&self.0.address).await.map_err(EstablishError::Connect)?;
-        let mut connection = Connection::new(stream);
-        handshake.shake(&mut connection, &self.0.address, None).await?;
+        let (connector, address) = (Connector::default(), &self.0.address);
+        let (connection, _) = handshake.open(&connector, address, None).await?;
         Ok(Established { connection: Member(Some(connection)), service_id: None })
     }
 

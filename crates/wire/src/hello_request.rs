@@ -9,6 +9,7 @@ use bson::rawdoc;
 use quorate_protocol::HelloCommand;
 
 use crate::compression::CompressorId;
+use crate::raw_fields::AppendSome;
 
 /// What the first command on a connection says, in the order in which it is written.
 #[derive(Clone, Debug, Default)]
@@ -35,12 +36,8 @@ impl FirstHello<'_> {
         declare: impl FnOnce(&mut RawDocumentBuf),
     ) -> RawDocumentBuf {
         let mut hello = begin(command);
-        if let Some(version) = self.backpressure {
-            hello.append(cstr!("backpressure"), version);
-        }
-        if let Some(client) = self.client {
-            hello.append(cstr!("client"), client);
-        }
+        hello.append_some(cstr!("backpressure"), self.backpressure);
+        hello.append_some(cstr!("client"), self.client);
         if let Some(compressors) = self.compressors {
             let names = compressors.iter().map(|id| id.name());
             hello.append(cstr!("compression"), RawArrayBuf::from_iter(names));
@@ -48,12 +45,8 @@ impl FirstHello<'_> {
         if self.load_balanced {
             hello.append(cstr!("loadBalanced"), true);
         }
-        if let Some(user) = self.mechanisms_of {
-            hello.append(cstr!("saslSupportedMechs"), user);
-        }
-        if let Some(speculative) = self.speculative {
-            hello.append(cstr!("speculativeAuthenticate"), speculative);
-        }
+        hello.append_some(cstr!("saslSupportedMechs"), self.mechanisms_of);
+        hello.append_some(cstr!("speculativeAuthenticate"), self.speculative);
         end(hello, declare)
     }
 }

@@ -49,7 +49,7 @@ pub use op_msg::{DocumentSequence, Documents, MAX_DOCUMENT_SEQUENCES, MsgFlags, 
 pub use op_query::{OpQuery, QueryFlags};
 pub use op_reply::{OpReply, ReplyFlags};
 pub use quorate_protocol::{CommandError, WriteConcernError};
-pub use raw_fields::{RawField, find_field, find_fields, raw_fields};
+pub use raw_fields::{AppendSome, RawField, find_field, find_fields, raw_fields};
 pub use raw_writer::{
     AROUND_ITEM, FieldWriter, append_item, close_document, open_document, raw_document,
 };

@@ -4,7 +4,7 @@
 //! text, and looking for what is not there asks for no memory. A length that does not fit ends the
 //! document. Layout per the BSON specification, version 1.1.
 
-use bson::raw::RawDocument;
+use bson::raw::{BindRawBsonRef, CStr, RawDocument, RawDocumentBuf};
 use bson::{DateTime, Timestamp};
 use quorate_protocol::bson_length::value_length;
 
@@ -193,6 +193,20 @@ impl<'a> Iterator for RawFields<'a> {
         let (value, rest) = rest[1..].split_at_checked(value_length(kind, &rest[1..])?)?;
         self.rest = rest;
         Some(RawField { kind, key, value })
+    }
+}
+
+/// Appends a value that may be absent.
+pub trait AppendSome {
+    /// Appends the value, if there is one.
+    fn append_some(&mut self, key: &CStr, value: Option<impl BindRawBsonRef>);
+}
+
+impl AppendSome for RawDocumentBuf {
+    fn append_some(&mut self, key: &CStr, value: Option<impl BindRawBsonRef>) {
+        if let Some(value) = value {
+            self.append(key, value);
+        }
     }
 }
 

@@ -4,25 +4,23 @@
 //! Follows the Run Command, Enumerate Databases, Enumerate Collections and Index Management
 //! specifications.
 
-use std::pin::Pin;
 use std::time::Duration;
 
 use bson::raw::{RawBsonRef, RawDocument, RawDocumentBuf, cstr};
 use bson::rawdoc;
 
-use super::{Arguments, Draft, HasDraft, HasStatement, awaited, options, plain};
+use super::{Arguments, Draft, HasDraft, HasStatement, action, long, setters};
 use crate::cursor::{Cursor, key, malformed};
-use crate::error::{Error, ErrorKind};
+use crate::error::Error;
 use crate::operation::{Operation, Target};
 use crate::value::IntoRaw;
 use quorate_protocol::ErrorCode;
+use quorate_wire::AppendSome;
 
-/// A command of the application's: sent as it is, once.
-#[derive(Debug)]
-#[must_use = "an action runs when it is awaited"]
-pub struct RunCommand<'a> {
-    draft: Draft<'a>,
-    command: Result<RawDocumentBuf, Error>,
+action! {
+    /// A command of the application's: sent as it is, once.
+    RunCommand<'a> { draft: Draft<'a>, command: Result<RawDocumentBuf, Error> } => RawDocumentBuf,
+    draft: draft, options: session, read_preference, timeout
 }
 
 impl<'a> RunCommand<'a> {
@@ -38,14 +36,10 @@ impl<'a> RunCommand<'a> {
     }
 }
 
-options!(RunCommand: session, read_preference, timeout);
-
-/// A command of the application's that opens a cursor.
-#[derive(Debug)]
-#[must_use = "an action runs when it is awaited"]
-pub struct RunCursorCommand<'a> {
-    draft: Draft<'a>,
-    command: Result<RawDocumentBuf, Error>,
+action! {
+    /// A command of the application's that opens a cursor.
+    RunCursorCommand<'a> { draft: Draft<'a>, command: Result<RawDocumentBuf, Error> } => Cursor,
+    draft: draft, options: session, read_preference, timeout, batch_size, comment
 }
 
 impl<'a> RunCursorCommand<'a> {
@@ -53,10 +47,9 @@ impl<'a> RunCursorCommand<'a> {
         Self { draft, command: command.into_raw() }
     }
 
-    /// `maxTimeMS` of each `getMore`: on a tailable cursor, how long the server waits for more.
-    pub fn max_time(mut self, limit: Duration) -> Self {
-        self.draft.cursor.max_time = Some(limit);
-        self
+    setters! {
+        /// `maxTimeMS` of each `getMore`: on a tailable cursor, how long the server waits for more.
+        max_time(limit: Duration) |action| action.draft.cursor.max_time = Some(limit);
     }
 
     async fn run(self) -> Result<Cursor, Error> {
@@ -65,8 +58,6 @@ impl<'a> RunCursorCommand<'a> {
         self.draft.open(&operation).await
     }
 }
-
-options!(RunCursorCommand: session, read_preference, timeout, batch_size, comment);
 
 impl Draft<'_> {
     /// A command that is the application's, so that neither read concern nor read preference of the
@@ -80,11 +71,10 @@ impl Draft<'_> {
     }
 }
 
-/// Makes a collection, or changes one.
-#[derive(Debug)]
-#[must_use = "an action runs when it is awaited"]
-pub struct CreateCollection<'a> {
-    draft: Draft<'a>,
+action! {
+    /// Makes a collection, or changes one.
+    CreateCollection<'a> { draft: Draft<'a> } => (),
+    draft: draft, options: session, write_concern, timeout, max_time, comment, collation
 }
 
 impl<'a> CreateCollection<'a> {
@@ -92,36 +82,29 @@ impl<'a> CreateCollection<'a> {
         Self { draft }
     }
 
-    /// Whether the collection keeps the newest documents only, up to this many bytes.
-    pub fn capped(mut self, bytes: u64) -> Self {
-        self.draft.arguments.set(cstr!("capped"), true);
-        self.draft.arguments.set(cstr!("size"), i64::try_from(bytes).unwrap_or(i64::MAX));
-        self
-    }
+    setters! {
+        /// Whether the collection keeps the newest documents only, up to this many bytes.
+        capped(bytes: u64) |action| {
+            action.draft.arguments.set(cstr!("capped"), true);
+            action.draft.arguments.set(cstr!("size"), long(bytes));
+        };
 
-    /// How many documents a capped collection keeps.
-    pub fn max_documents(mut self, count: u64) -> Self {
-        self.draft.arguments.set(cstr!("max"), i64::try_from(count).unwrap_or(i64::MAX));
-        self
-    }
+        /// How many documents a capped collection keeps.
+        max_documents(count: u64) |action| action.draft.arguments.set(cstr!("max"), long(count));
 
-    /// What documents must look like.
-    pub fn validator(mut self, validator: impl IntoRaw) -> Self {
-        self.draft.set_document(cstr!("validator"), validator);
-        self
-    }
+        /// What documents must look like.
+        validator(validator: impl IntoRaw)
+            |action| action.draft.set_document(cstr!("validator"), validator);
 
-    /// Makes a view of another collection instead.
-    pub fn view(mut self, on: &str, pipeline: impl IntoIterator<Item = impl IntoRaw>) -> Self {
-        self.draft.arguments.set(cstr!("viewOn"), on);
-        self.draft.arguments.set_array(cstr!("pipeline"), pipeline);
-        self
-    }
+        /// Makes a view of another collection instead.
+        view(on: &str, pipeline: impl IntoIterator<Item = impl IntoRaw>) |action| {
+            action.draft.arguments.set(cstr!("viewOn"), on);
+            action.draft.arguments.set_array(cstr!("pipeline"), pipeline);
+        };
 
-    /// Which changes keep the document as it was, for change streams.
-    pub fn change_stream_pre_and_post_images(mut self, options: impl IntoRaw) -> Self {
-        self.draft.set_document(cstr!("changeStreamPreAndPostImages"), options);
-        self
+        /// Which changes keep the document as it was, for change streams.
+        change_stream_pre_and_post_images(options: impl IntoRaw)
+            |action| action.draft.set_document(cstr!("changeStreamPreAndPostImages"), options);
     }
 
     async fn run(mut self) -> Result<(), Error> {
@@ -129,13 +112,10 @@ impl<'a> CreateCollection<'a> {
     }
 }
 
-options!(CreateCollection: session, write_concern, timeout, max_time, comment, collation);
-
-/// Drops a collection, a database or an index.
-#[derive(Debug)]
-#[must_use = "an action runs when it is awaited"]
-pub struct Drop<'a> {
-    draft: Draft<'a>,
+action! {
+    /// Drops a collection, a database or an index.
+    Drop<'a> { draft: Draft<'a> } => (),
+    draft: draft, options: session, write_concern, timeout, max_time, comment
 }
 
 impl<'a> Drop<'a> {
@@ -152,16 +132,16 @@ impl<'a> Drop<'a> {
     }
 }
 
-options!(Drop: session, write_concern, timeout, max_time, comment);
-
-/// Makes an index.
-#[derive(Debug)]
-#[must_use = "an action runs when it is awaited"]
-pub struct CreateIndex<'a> {
-    draft: Draft<'a>,
-    keys: Result<RawDocumentBuf, Error>,
-    name: Option<String>,
-    index: Arguments,
+action! {
+    /// Makes an index.
+    CreateIndex<'a> {
+        draft: Draft<'a>,
+        keys: Result<RawDocumentBuf, Error>,
+        name: Option<String>,
+        index: Arguments,
+    } => String,
+    draft: draft, statement: index, options: session, write_concern, timeout, max_time, comment,
+        collation
 }
 
 impl<'a> CreateIndex<'a> {
@@ -169,35 +149,25 @@ impl<'a> CreateIndex<'a> {
         Self { draft, keys: keys.into_raw(), name: None, index: Arguments::default() }
     }
 
-    /// The name; made of the keys if absent.
-    pub fn name(mut self, name: &str) -> Self {
-        self.name = Some(name.to_owned());
-        self
-    }
+    setters! {
+        /// The name; made of the keys if absent.
+        name(name: &str) |action| action.name = Some(name.to_owned());
 
-    /// Whether no two documents may have the same keys.
-    pub fn unique(mut self, unique: bool) -> Self {
-        self.index.set(cstr!("unique"), unique);
-        self
-    }
+        /// Whether no two documents may have the same keys.
+        unique(unique: bool) |action| action.index.set(cstr!("unique"), unique);
 
-    /// Whether documents without the keys are left out.
-    pub fn sparse(mut self, sparse: bool) -> Self {
-        self.index.set(cstr!("sparse"), sparse);
-        self
-    }
+        /// Whether documents without the keys are left out.
+        sparse(sparse: bool) |action| action.index.set(cstr!("sparse"), sparse);
 
-    /// Which documents are in it.
-    pub fn partial_filter(mut self, filter: impl IntoRaw) -> Self {
-        self.index.set_document(cstr!("partialFilterExpression"), filter);
-        self
-    }
+        /// Which documents are in it.
+        partial_filter(filter: impl IntoRaw)
+            |action| action.index.set_document(cstr!("partialFilterExpression"), filter);
 
-    /// How long after the date in its key a document is removed.
-    pub fn expire_after(mut self, age: Duration) -> Self {
-        let seconds = i64::try_from(age.as_secs()).unwrap_or(i64::MAX);
-        self.index.set(cstr!("expireAfterSeconds"), seconds);
-        self
+        /// How long after the date in its key a document is removed.
+        expire_after(age: Duration) |action| {
+            let seconds = long(age.as_secs());
+            action.index.set(cstr!("expireAfterSeconds"), seconds);
+        };
     }
 
     async fn run(mut self) -> Result<String, Error> {
@@ -214,25 +184,10 @@ impl<'a> CreateIndex<'a> {
     }
 }
 
-impl<'a> HasDraft<'a> for CreateIndex<'a> {
-    fn draft(&mut self) -> &mut Draft<'a> {
-        &mut self.draft
-    }
-}
-
-impl HasStatement for CreateIndex<'_> {
-    fn statement(&mut self) -> &mut Arguments {
-        &mut self.index
-    }
-}
-
-options!(CreateIndex: session, write_concern, timeout, max_time, comment, collation);
-
-/// Lists collections or indexes.
-#[derive(Debug)]
-#[must_use = "an action runs when it is awaited"]
-pub struct List<'a> {
-    draft: Draft<'a>,
+action! {
+    /// Lists collections or indexes.
+    List<'a> { draft: Draft<'a> } => Cursor,
+    draft: draft, options: filter, session, timeout, max_time, comment, batch_size
 }
 
 impl<'a> List<'a> {
@@ -261,9 +216,7 @@ impl<'a> List<'a> {
 
     async fn run(mut self) -> Result<Cursor, Error> {
         let mut cursor = RawDocumentBuf::new();
-        if let Some(size) = self.draft.cursor.batch_size {
-            cursor.append(cstr!("batchSize"), i64::from(size));
-        }
+        cursor.append_some(cstr!("batchSize"), self.draft.cursor.batch_size.map(i64::from));
         self.draft.arguments.set(cstr!("cursor"), cursor);
         self.draft.open_list().await
     }
@@ -274,13 +227,10 @@ fn name_of(listed: &RawDocument, cursor: &Cursor) -> Result<String, Error> {
     name.map_err(|_| malformed(cursor.server(), "something listed has no name"))
 }
 
-options!(List: filter, session, timeout, max_time, comment, batch_size);
-
-/// Lists databases.
-#[derive(Debug)]
-#[must_use = "an action runs when it is awaited"]
-pub struct ListDatabases<'a> {
-    draft: Draft<'a>,
+action! {
+    /// Lists databases.
+    ListDatabases<'a> { draft: Draft<'a> } => Vec<RawDocumentBuf>,
+    draft: draft, options: filter, session, timeout, max_time, comment
 }
 
 impl<'a> ListDatabases<'a> {
@@ -288,10 +238,10 @@ impl<'a> ListDatabases<'a> {
         Self { draft }
     }
 
-    /// Whether only those that the user may see are listed.
-    pub fn authorized_databases(mut self, only: bool) -> Self {
-        self.draft.arguments.set(cstr!("authorizedDatabases"), only);
-        self
+    setters! {
+        /// Whether only those that the user may see are listed.
+        authorized_databases(only: bool)
+            |action| action.draft.arguments.set(cstr!("authorizedDatabases"), only);
     }
 
     /// Their names alone.
@@ -303,9 +253,9 @@ impl<'a> ListDatabases<'a> {
         self.draft.arguments.set(cstr!("nameOnly"), true);
         let listed = self.run().await?;
         let names = listed.iter().map(|database| database.get_str("name").map(str::to_owned));
-        names.collect::<Result<_, _>>().map_err(|_| {
-            Error::new(ErrorKind::BadCommand("a database was listed without its name".to_owned()))
-        })
+        names
+            .collect::<Result<_, _>>()
+            .map_err(|_| Error::bad_command("a database was listed without its name"))
     }
 
     async fn run(mut self) -> Result<Vec<RawDocumentBuf>, Error> {
@@ -320,26 +270,12 @@ impl<'a> ListDatabases<'a> {
     }
 }
 
-options!(ListDatabases: filter, session, timeout, max_time, comment);
-
-plain!(RunCommand, RunCursorCommand, CreateCollection, Drop, List, ListDatabases);
-
-awaited! {
-    RunCommand => RawDocumentBuf,
-    RunCursorCommand => Cursor,
-    CreateCollection => (),
-    Drop => (),
-    CreateIndex => String,
-    List => Cursor,
-    ListDatabases => Vec<RawDocumentBuf>,
-}
-
 /// The name that every driver gives an index: `a_1_b_-1`.
 fn index_name(keys: &RawDocument) -> Result<String, Error> {
     let mut parts = Vec::new();
     for element in keys {
         let unreadable = |error: bson::error::Error| {
-            Error::new(ErrorKind::BadCommand(format!("the keys cannot be read: {error}")))
+            Error::bad_command(format!("the keys cannot be read: {error}"))
         };
         let (name, value) = element.map_err(unreadable)?;
         let direction = match value {
@@ -349,7 +285,7 @@ fn index_name(keys: &RawDocument) -> Result<String, Error> {
             RawBsonRef::String(text) => text.to_owned(),
             _ => {
                 let reason = format!("the direction of {:?} is no number or text", name.as_str());
-                return Err(Error::new(ErrorKind::BadCommand(reason)));
+                return Err(Error::bad_command(reason));
             }
         };
         parts.push(format!("{}_{direction}", name.as_str()));

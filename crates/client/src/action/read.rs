@@ -3,18 +3,17 @@
 //! Follows the CRUD specification in what is sent, and the retryable reads specification in what is
 //! sent again.
 
-use std::pin::Pin;
-
 use bson::raw::{RawBson, RawBsonRef, RawDocumentBuf, cstr};
 use bson::rawdoc;
 
-use super::{Arguments, Draft, HasDraft, HasStatement, awaited, options, plain};
+use super::{Draft, HasDraft, HasStatement, action, long, setters};
 use crate::bulk::number;
 use crate::cursor::{Cursor, malformed};
-use crate::error::{Error, ErrorKind};
+use crate::error::Error;
 use crate::operation::{Operation, Purpose, Retry, Target};
 use crate::value::{IntoRaw, array};
 use quorate_protocol::ErrorCode;
+use quorate_wire::AppendSome;
 
 /// How long a cursor waits at the end of its results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -29,12 +28,11 @@ pub enum CursorType {
     TailableAwait,
 }
 
-/// `find`.
-#[derive(Debug)]
-#[must_use = "an action runs when it is awaited"]
-pub struct Find<'a> {
-    draft: Draft<'a>,
-    limit: Option<i64>,
+action! {
+    /// `find`.
+    Find<'a> { draft: Draft<'a>, limit: Option<i64> } => Cursor,
+    draft: draft, options: projection, skip, allow_disk_use, max_await_time, session,
+        read_preference, timeout, max_time, comment, let_vars, batch_size, sort, collation, hint
 }
 
 impl<'a> Find<'a> {
@@ -43,60 +41,42 @@ impl<'a> Find<'a> {
         Self { draft, limit: None }
     }
 
-    /// How many results to return; 0 is without limit. A negative number also asks for a single
-    /// batch.
-    pub fn limit(mut self, count: i64) -> Self {
-        self.limit = Some(count);
-        self
-    }
+    setters! {
+        /// How many results to return; 0 is without limit. A negative number also asks for a single
+        /// batch.
+        limit(count: i64) |action| action.limit = Some(count);
 
-    /// How long the cursor waits at the end.
-    pub fn cursor_type(mut self, kind: CursorType) -> Self {
-        self.draft.arguments.set(cstr!("tailable"), kind != CursorType::NonTailable);
-        self.draft.arguments.set(cstr!("awaitData"), kind == CursorType::TailableAwait);
-        self
-    }
+        /// How long the cursor waits at the end.
+        cursor_type(kind: CursorType) |action| {
+            action.draft.arguments.set(cstr!("tailable"), kind != CursorType::NonTailable);
+            action.draft.arguments.set(cstr!("awaitData"), kind == CursorType::TailableAwait);
+        };
 
-    /// The first index key to return.
-    pub fn min(mut self, keys: impl IntoRaw) -> Self {
-        self.draft.set_document(cstr!("min"), keys);
-        self
-    }
+        /// The first index key to return.
+        min(keys: impl IntoRaw) |action| action.draft.set_document(cstr!("min"), keys);
 
-    /// The index key to stop before.
-    pub fn max(mut self, keys: impl IntoRaw) -> Self {
-        self.draft.set_document(cstr!("max"), keys);
-        self
-    }
+        /// The index key to stop before.
+        max(keys: impl IntoRaw) |action| action.draft.set_document(cstr!("max"), keys);
 
-    /// Whether to return what some shards have when others are down.
-    pub fn allow_partial_results(mut self, allow: bool) -> Self {
-        self.draft.arguments.set(cstr!("allowPartialResults"), allow);
-        self
-    }
+        /// Whether to return what some shards have when others are down.
+        allow_partial_results(allow: bool)
+            |action| action.draft.arguments.set(cstr!("allowPartialResults"), allow);
 
-    /// Whether the cursor stays open however long the client does not ask for more.
-    pub fn no_cursor_timeout(mut self, stay: bool) -> Self {
-        self.draft.arguments.set(cstr!("noCursorTimeout"), stay);
-        self
-    }
+        /// Whether the cursor stays open however long the client does not ask for more.
+        no_cursor_timeout(stay: bool)
+            |action| action.draft.arguments.set(cstr!("noCursorTimeout"), stay);
 
-    /// Whether to return index keys only.
-    pub fn return_key(mut self, only: bool) -> Self {
-        self.draft.arguments.set(cstr!("returnKey"), only);
-        self
-    }
+        /// Whether to return index keys only.
+        return_key(only: bool) |action| action.draft.arguments.set(cstr!("returnKey"), only);
 
-    /// Whether to add `$recordId`.
-    pub fn show_record_id(mut self, show: bool) -> Self {
-        self.draft.arguments.set(cstr!("showRecordId"), show);
-        self
+        /// Whether to add `$recordId`.
+        show_record_id(show: bool) |action| action.draft.arguments.set(cstr!("showRecordId"), show);
     }
 
     async fn run(mut self) -> Result<Cursor, Error> {
         let limit = self.limit.filter(|&limit| limit != 0);
         let single = limit.is_some_and(|limit| limit < 0);
-        let limit = limit.map(|limit| i64::try_from(limit.unsigned_abs()).unwrap_or(i64::MAX));
+        let limit = limit.map(|limit| long(limit.unsigned_abs()));
         if let Some(limit) = limit {
             self.draft.arguments.set(cstr!("limit"), limit);
         }
@@ -113,14 +93,11 @@ impl<'a> Find<'a> {
     }
 }
 
-options!(Find: projection, skip, allow_disk_use, max_await_time, session, read_preference, timeout, max_time, comment, let_vars, batch_size, sort,
-    collation, hint);
-
-/// The first result of a [`Find`].
-#[derive(Debug)]
-#[must_use = "an action runs when it is awaited"]
-pub struct FindOne<'a> {
-    find: Find<'a>,
+action! {
+    /// The first result of a [`Find`].
+    FindOne<'a> { find: Find<'a> } => Option<RawDocumentBuf>,
+    draft: find.draft, options: projection, skip, session, read_preference, timeout, max_time,
+        comment, let_vars, sort, collation, hint
 }
 
 impl<'a> FindOne<'a> {
@@ -133,27 +110,12 @@ impl<'a> FindOne<'a> {
     }
 }
 
-impl<'a> HasDraft<'a> for FindOne<'a> {
-    fn draft(&mut self) -> &mut Draft<'a> {
-        &mut self.find.draft
-    }
-}
-
-impl HasStatement for FindOne<'_> {
-    fn statement(&mut self) -> &mut Arguments {
-        &mut self.find.draft.arguments
-    }
-}
-
-options!(FindOne: projection, skip, session, read_preference, timeout, max_time, comment, let_vars, sort, collation,
-    hint);
-
-/// `aggregate`. A pipeline that writes (`$out`, `$merge`) is sent once.
-#[derive(Debug)]
-#[must_use = "an action runs when it is awaited"]
-pub struct Aggregate<'a> {
-    draft: Draft<'a>,
-    writes: bool,
+action! {
+    /// `aggregate`. A pipeline that writes (`$out`, `$merge`) is sent once.
+    Aggregate<'a> { draft: Draft<'a>, writes: bool } => Cursor,
+    draft: draft, options: allow_disk_use, max_await_time, session, read_preference,
+        write_concern, timeout, max_time, comment, let_vars, batch_size, bypass_document_validation,
+        collation, hint
 }
 
 impl<'a> Aggregate<'a> {
@@ -180,9 +142,7 @@ impl<'a> Aggregate<'a> {
         let mut cursor = RawDocumentBuf::new();
         // A pipeline that writes has no results; a batch size of 0 would stop it short.
         let size = self.draft.cursor.batch_size.filter(|&size| !(self.writes && size == 0));
-        if let Some(size) = size {
-            cursor.append(cstr!("batchSize"), i64::from(size));
-        }
+        cursor.append_some(cstr!("batchSize"), size.map(i64::from));
         self.draft.arguments.set(cstr!("cursor"), cursor);
         let preference = self.draft.read_preference();
         match self.writes {
@@ -192,14 +152,10 @@ impl<'a> Aggregate<'a> {
     }
 }
 
-options!(Aggregate: allow_disk_use, max_await_time, session, read_preference, write_concern, timeout, max_time, comment, let_vars,
-    batch_size, bypass_document_validation, collation, hint);
-
-/// `distinct`.
-#[derive(Debug)]
-#[must_use = "an action runs when it is awaited"]
-pub struct Distinct<'a> {
-    draft: Draft<'a>,
+action! {
+    /// `distinct`.
+    Distinct<'a> { draft: Draft<'a> } => Vec<RawBson>,
+    draft: draft, options: session, read_preference, timeout, max_time, comment, collation, hint
 }
 
 impl<'a> Distinct<'a> {
@@ -217,16 +173,15 @@ impl<'a> Distinct<'a> {
     }
 }
 
-options!(Distinct: session, read_preference, timeout, max_time, comment, collation, hint);
-
-/// How many documents match, counted one by one.
-#[derive(Debug)]
-#[must_use = "an action runs when it is awaited"]
-pub struct CountDocuments<'a> {
-    draft: Draft<'a>,
-    filter: Result<RawDocumentBuf, Error>,
-    skip: Option<i64>,
-    limit: Option<i64>,
+action! {
+    /// How many documents match, counted one by one.
+    CountDocuments<'a> {
+        draft: Draft<'a>,
+        filter: Result<RawDocumentBuf, Error>,
+        skip: Option<i64>,
+        limit: Option<i64>,
+    } => u64,
+    draft: draft, options: session, read_preference, timeout, max_time, comment, collation, hint
 }
 
 impl<'a> CountDocuments<'a> {
@@ -234,16 +189,12 @@ impl<'a> CountDocuments<'a> {
         Self { draft, filter: filter.into_raw(), skip: None, limit: None }
     }
 
-    /// How many to leave out.
-    pub fn skip(mut self, count: u64) -> Self {
-        self.skip = Some(i64::try_from(count).unwrap_or(i64::MAX));
-        self
-    }
+    setters! {
+        /// How many to leave out.
+        skip(count: u64) |action| action.skip = Some(long(count));
 
-    /// Where to stop counting.
-    pub fn limit(mut self, count: u64) -> Self {
-        self.limit = Some(i64::try_from(count).unwrap_or(i64::MAX));
-        self
+        /// Where to stop counting.
+        limit(count: u64) |action| action.limit = Some(long(count));
     }
 
     async fn run(mut self) -> Result<u64, Error> {
@@ -259,13 +210,11 @@ impl<'a> CountDocuments<'a> {
     }
 }
 
-options!(CountDocuments: session, read_preference, timeout, max_time, comment, collation, hint);
-
-/// `count`: by the collection's metadata, or by the filter of the deprecated helper.
-#[derive(Debug)]
-#[must_use = "an action runs when it is awaited"]
-pub struct Count<'a> {
-    draft: Draft<'a>,
+action! {
+    /// `count`: by the collection's metadata, or by the filter of the deprecated helper.
+    Count<'a> { draft: Draft<'a> } => u64,
+    draft: draft, options: skip, session, read_preference, timeout, max_time, comment, collation,
+        hint
 }
 
 impl<'a> Count<'a> {
@@ -278,10 +227,9 @@ impl<'a> Count<'a> {
         Self { draft }
     }
 
-    /// Where to stop counting.
-    pub fn limit(mut self, count: u64) -> Self {
-        self.draft.arguments.set(cstr!("limit"), i64::try_from(count).unwrap_or(i64::MAX));
-        self
+    setters! {
+        /// Where to stop counting.
+        limit(count: u64) |action| action.draft.arguments.set(cstr!("limit"), long(count));
     }
 
     async fn run(mut self) -> Result<u64, Error> {
@@ -292,19 +240,6 @@ impl<'a> Count<'a> {
             Err(error) => Err(error),
         }
     }
-}
-
-options!(Count: skip, session, read_preference, timeout, max_time, comment, collation, hint);
-
-plain!(Find, Aggregate, Distinct, CountDocuments, Count);
-
-awaited! {
-    Find => Cursor,
-    FindOne => Option<RawDocumentBuf>,
-    Aggregate => Cursor,
-    Distinct => Vec<RawBson>,
-    CountDocuments => u64,
-    Count => u64,
 }
 
 impl Draft<'_> {
@@ -322,8 +257,7 @@ impl Draft<'_> {
     async fn open_writing(&mut self, target: Target) -> Result<Cursor, Error> {
         let body = self.body_with_write_concern()?;
         if !self.write_concern().is_acknowledged() && self.session().is_some() {
-            let reason = "an unacknowledged write cannot be part of a session".to_owned();
-            return Err(Error::new(ErrorKind::BadCommand(reason)));
+            return Err(Error::bad_command("an unacknowledged write cannot be part of a session"));
         }
         let operation = Operation { purpose: Purpose::Write, target, ..self.read_operation(body) };
         self.open(&operation).await

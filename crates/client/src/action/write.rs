@@ -3,11 +3,10 @@
 //! Follows the CRUD specification in what is sent and returned, and the retryable writes
 //! specification in what is sent again. Every write but find-and-modify is a bulk of its own.
 
-use std::pin::Pin;
-
 use bson::raw::{RawBson, RawBsonRef, RawDocumentBuf, cstr};
+use quorate_wire::AppendSome;
 
-use super::{Arguments, Draft, HasDraft, HasStatement, awaited, options, plain};
+use super::{Draft, HasDraft, HasStatement, action, setters};
 use crate::bulk::{
     BulkWriteResult, Run, Tally, WriteModel, checked_replacement, checked_update, runs,
 };
@@ -45,7 +44,7 @@ impl<'a> Writes<'a> {
 
     async fn run(mut self) -> Result<BulkWriteResult, Error> {
         if self.models.is_empty() {
-            return Err(Error::new(ErrorKind::BadCommand("there is nothing to write".to_owned())));
+            return Err(Error::bad_command("there is nothing to write"));
         }
         self.draft.check()?;
         let concern = self.draft.write_concern();
@@ -61,9 +60,7 @@ impl<'a> Writes<'a> {
             body.append(run.kind.command(), self.collection);
             body.append(cstr!("ordered"), self.ordered);
             arguments.clone().append_to(&mut body)?;
-            if let Some(concern) = concern.document() {
-                body.append(cstr!("writeConcern"), concern);
-            }
+            body.append_some(cstr!("writeConcern"), concern.document());
             let mut start = 0;
             while start < run.statements.len() {
                 let operation = Operation {
@@ -108,11 +105,11 @@ fn written_all_the_same(error: Error) -> Result<Reply, Error> {
     }
 }
 
-/// Inserts one document.
-#[derive(Debug)]
-#[must_use = "an action runs when it is awaited"]
-pub struct InsertOne<'a> {
-    writes: Writes<'a>,
+action! {
+    /// Inserts one document.
+    InsertOne<'a> { writes: Writes<'a> } => RawBson,
+    draft: writes.draft, options: session, write_concern, timeout, comment,
+        bypass_document_validation
 }
 
 impl<'a> InsertOne<'a> {
@@ -126,13 +123,11 @@ impl<'a> InsertOne<'a> {
     }
 }
 
-options!(InsertOne: session, write_concern, timeout, comment, bypass_document_validation);
-
-/// Inserts documents.
-#[derive(Debug)]
-#[must_use = "an action runs when it is awaited"]
-pub struct InsertMany<'a> {
-    writes: Writes<'a>,
+action! {
+    /// Inserts documents.
+    InsertMany<'a> { writes: Writes<'a> } => Vec<RawBson>,
+    draft: writes.draft, options: ordered, session, write_concern, timeout, comment,
+        bypass_document_validation
 }
 
 impl<'a> InsertMany<'a> {
@@ -150,14 +145,11 @@ impl<'a> InsertMany<'a> {
     }
 }
 
-options!(InsertMany: ordered, session, write_concern, timeout, comment, bypass_document_validation);
-
-/// Updates or replaces documents.
-#[derive(Debug)]
-#[must_use = "an action runs when it is awaited"]
-pub struct Update<'a> {
-    writes: Writes<'a>,
-    model: WriteModel,
+action! {
+    /// Updates or replaces documents.
+    Update<'a> { writes: Writes<'a>, model: WriteModel } => UpdateResult,
+    draft: writes.draft, statement: model.statement, options: session, write_concern, timeout,
+        comment, let_vars, bypass_document_validation, upsert, hint, collation, array_filters, sort
 }
 
 impl<'a> Update<'a> {
@@ -177,15 +169,11 @@ impl<'a> Update<'a> {
     }
 }
 
-options!(Update: session, write_concern, timeout, comment, let_vars, bypass_document_validation,
-    upsert, hint, collation, array_filters, sort);
-
-/// Deletes documents.
-#[derive(Debug)]
-#[must_use = "an action runs when it is awaited"]
-pub struct Delete<'a> {
-    writes: Writes<'a>,
-    model: WriteModel,
+action! {
+    /// Deletes documents.
+    Delete<'a> { writes: Writes<'a>, model: WriteModel } => u64,
+    draft: writes.draft, statement: model.statement, options: session, write_concern, timeout,
+        comment, let_vars, hint, collation
 }
 
 impl<'a> Delete<'a> {
@@ -199,13 +187,11 @@ impl<'a> Delete<'a> {
     }
 }
 
-options!(Delete: session, write_concern, timeout, comment, let_vars, hint, collation);
-
-/// Many writes of any kind.
-#[derive(Debug)]
-#[must_use = "an action runs when it is awaited"]
-pub struct BulkWrite<'a> {
-    writes: Writes<'a>,
+action! {
+    /// Many writes of any kind.
+    BulkWrite<'a> { writes: Writes<'a> } => BulkWriteResult,
+    draft: writes.draft, options: ordered, session, write_concern, timeout, comment, let_vars,
+        bypass_document_validation
 }
 
 impl<'a> BulkWrite<'a> {
@@ -222,32 +208,6 @@ impl<'a> BulkWrite<'a> {
     }
 }
 
-options!(BulkWrite: ordered, session, write_concern, timeout, comment, let_vars,
-    bypass_document_validation);
-
-macro_rules! writing {
-    ($($action:ident),*) => {
-        $(impl<'a> HasDraft<'a> for $action<'a> {
-            fn draft(&mut self) -> &mut Draft<'a> {
-                &mut self.writes.draft
-            }
-        })*
-    };
-}
-
-macro_rules! stating {
-    ($($action:ident),*) => {
-        $(impl HasStatement for $action<'_> {
-            fn statement(&mut self) -> &mut Arguments {
-                self.model.statement()
-            }
-        })*
-    };
-}
-
-writing!(InsertOne, InsertMany, Update, Delete, BulkWrite);
-stating!(Update, Delete);
-
 /// Which document a find-and-modify returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum ReturnDocument {
@@ -258,11 +218,11 @@ pub enum ReturnDocument {
     After,
 }
 
-/// `findAndModify`: changes, replaces or deletes a document and returns it.
-#[derive(Debug)]
-#[must_use = "an action runs when it is awaited"]
-pub struct FindAndModify<'a> {
-    draft: Draft<'a>,
+action! {
+    /// `findAndModify`: changes, replaces or deletes a document and returns it.
+    FindAndModify<'a> { draft: Draft<'a> } => Option<RawDocumentBuf>,
+    draft: draft, options: session, write_concern, timeout, max_time, comment, let_vars,
+        bypass_document_validation, sort, hint, collation, upsert, array_filters
 }
 
 impl<'a> FindAndModify<'a> {
@@ -298,16 +258,14 @@ impl<'a> FindAndModify<'a> {
         Self { draft }
     }
 
-    /// The fields to return.
-    pub fn projection(mut self, projection: impl IntoRaw) -> Self {
-        self.draft.set_document(cstr!("fields"), projection);
-        self
-    }
+    setters! {
+        /// The fields to return.
+        projection(projection: impl IntoRaw)
+            |action| action.draft.set_document(cstr!("fields"), projection);
 
-    /// Whether to return the document as it was or as it is.
-    pub fn return_document(mut self, which: ReturnDocument) -> Self {
-        self.draft.arguments.set(cstr!("new"), which == ReturnDocument::After);
-        self
+        /// Whether to return the document as it was or as it is.
+        return_document(which: ReturnDocument)
+            |action| action.draft.arguments.set(cstr!("new"), which == ReturnDocument::After);
     }
 
     async fn run(mut self) -> Result<Option<RawDocumentBuf>, Error> {
@@ -330,18 +288,4 @@ impl<'a> FindAndModify<'a> {
             _ => Err(malformed(&reply.server, "there is no value")),
         }
     }
-}
-
-options!(FindAndModify: session, write_concern, timeout, max_time, comment, let_vars,
-    bypass_document_validation, sort, hint, collation, upsert, array_filters);
-
-plain!(FindAndModify);
-
-awaited! {
-    InsertOne => RawBson,
-    InsertMany => Vec<RawBson>,
-    Update => UpdateResult,
-    Delete => u64,
-    BulkWrite => BulkWriteResult,
-    FindAndModify => Option<RawDocumentBuf>,
 }
