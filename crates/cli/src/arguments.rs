@@ -376,29 +376,27 @@ pub(crate) const DEFAULT_PAGE_PORT: u16 = 27080;
 
 /// An address to listen on: a port of this machine, or an address with a port.
 fn any_address(text: &str) -> Result<SocketAddr, String> {
-    match text.parse::<u16>() {
-        Ok(port) => Ok(SocketAddr::from((Ipv4Addr::LOCALHOST, port))),
-        Err(_) => text
-            .replace("localhost:", "127.0.0.1:")
-            .parse()
-            .map_err(|_| "give a port, or an address such as 0.0.0.0:9216".to_owned()),
-    }
+    address(text, "0.0.0.0:9216")
 }
 
 /// An address for the page. Every client that reaches it sees everything, so it is on this machine only.
 fn page_address(text: &str) -> Result<SocketAddr, String> {
-    let address = match text.parse::<u16>() {
-        Ok(port) => SocketAddr::from((Ipv4Addr::LOCALHOST, port)),
-        Err(_) => text
-            .replace("localhost:", "127.0.0.1:")
-            .parse()
-            .map_err(|_| "give a port, or an address such as 127.0.0.1:8080".to_owned())?,
-    };
+    let address = address(text, "127.0.0.1:8080")?;
     match address.ip().is_loopback() {
         true => Ok(address),
         false => {
             Err("the page is for this machine only; give 127.0.0.1 and tunnel to it".to_owned())
         }
+    }
+}
+
+fn address(text: &str, example: &str) -> Result<SocketAddr, String> {
+    match text.parse::<u16>() {
+        Ok(port) => Ok(SocketAddr::from((Ipv4Addr::LOCALHOST, port))),
+        Err(_) => text
+            .replace("localhost:", "127.0.0.1:")
+            .parse()
+            .map_err(|_| format!("give a port, or an address such as {example}")),
     }
 }
 

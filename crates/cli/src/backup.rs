@@ -61,28 +61,25 @@ pub(crate) struct BackupArguments {
 /// Backs up, or goes forward.
 pub(crate) fn run(arguments: &BackupArguments, screen: &mut Screen) -> Result<Outcome> {
     let uri = connect::parse(&arguments.uri)?;
-    let runtime = transfer::runtime()?;
-    runtime.block_on(async {
-        let change = |options: &mut ClientOptions| {
-            if arguments.forward {
-                connect::read_committed(options);
-            } else if options.read_preference == ReadPreference::PRIMARY {
-                let mode = ReadPreferenceMode::SecondaryPreferred;
-                options.read_preference = ReadPreference::new(mode);
-            }
-        };
-        let (client, _) = connect::client(&uri, change).await?;
-        let done = match arguments.forward {
-            true => forward(arguments, &client, screen).await,
-            false => back_up(arguments, &client, screen).await,
-        };
-        client.close().await;
-        done
-    })
+    let change = |options: &mut ClientOptions| {
+        if arguments.forward {
+            connect::read_committed(options);
+        } else if options.read_preference == ReadPreference::PRIMARY {
+            let mode = ReadPreferenceMode::SecondaryPreferred;
+            options.read_preference = ReadPreference::new(mode);
+        }
+    };
+    let work = async |client: &Client| match arguments.forward {
+        true => forward(arguments, client, screen).await,
+        false => back_up(arguments, client, screen).await,
+    };
+    transfer::runtime()?.block_on(connect::with_client(&uri, change, work))
 }
 
-fn failed(error: &BackupError) -> Failure {
-    Failure::Problem(error.to_string())
+impl From<BackupError> for Failure {
+    fn from(error: BackupError) -> Self {
+        Self::Problem(error.to_string())
+    }
 }
 
 async fn back_up(
@@ -92,7 +89,7 @@ async fn back_up(
 ) -> Result<Outcome> {
     let began = Instant::now();
     if arguments.directory.exists() {
-        return Err(failed(&BackupError::Exists(arguments.directory.clone())));
+        return Err(BackupError::Exists(arguments.directory.clone()).into());
     }
     let tally = Arc::new(Tally::default());
     let work = receive(arguments, client, &tally);
@@ -133,19 +130,17 @@ async fn receive(
     let mut pieces =
         admin.run_cursor_command(bson::rawdoc! { "quorateBackup": 1 }).await.map_err(lost)?;
     // Nothing is made before a member has agreed.
-    let mut incoming =
-        IncomingBackup::begin(&arguments.directory).map_err(|error| failed(&error))?;
+    let mut incoming = IncomingBackup::begin(&arguments.directory)?;
     let mut bytes = 0;
     while let Some(document) = pieces.next().await.map_err(lost)? {
         let piece = document.get_binary("piece").map_err(|error| {
             problem!("the server sent no piece of a backup: {error}; is it Quorate?")
         })?;
-        let taken = tokio::task::block_in_place(|| incoming.take(piece.bytes));
-        taken.map_err(|error| failed(&error))?;
+        tokio::task::block_in_place(|| incoming.take(piece.bytes))?;
         bytes += piece.bytes.len() as u64;
         tally.passed(piece.bytes.len());
     }
-    let last = tokio::task::block_in_place(|| incoming.finish()).map_err(|error| failed(&error))?;
+    let last = tokio::task::block_in_place(|| incoming.finish())?;
     Ok((bytes, last))
 }
 
@@ -155,30 +150,21 @@ async fn forward(
     screen: &mut Screen,
 ) -> Result<Outcome> {
     let began = Instant::now();
-    let opened = tokio::task::block_in_place(|| Backup::open(&arguments.directory));
-    let mut backup = opened.map_err(|error| failed(&error))?;
+    let mut backup = tokio::task::block_in_place(|| Backup::open(&arguments.directory))?;
     let from = backup.last();
     let applied = go_forward(arguments, client, &mut backup).await;
     // Entries that were applied are kept even if a later one fails.
     let finished = tokio::task::block_in_place(|| backup.finish());
     let applied = applied?;
-    let last = finished.map_err(|error| failed(&error))?;
+    let last = finished?;
     let took: Duration = began.elapsed();
     let place = arguments.directory.display().to_string();
-    screen.event(
-        "went_forward",
-        json!({
+    tell!(screen, "went_forward", {
             "place": place, "entries": applied, "from": shown(from), "last_entry": shown(last),
             "elapsed_ms": took.as_secs_f64() * 1e3,
-        }),
-    )?;
-    screen.talk_unless_json(format_args!(
+        },
         "{FINE}brought forward{FINE:#} {} by {}, up to entry {} of the oplog, in {}",
-        Foreign(&place),
-        Counted(applied, "entry"),
-        shown(last),
-        Span(took)
-    ));
+        Foreign(&place), Counted(applied, "entry"), shown(last), Span(took))?;
     Ok(Outcome::Fine)
 }
 
@@ -226,8 +212,8 @@ async fn go_forward(
 
 fn apply(backup: &mut Backup, entries: Vec<RawDocumentBuf>) -> Result<usize> {
     let count = entries.len();
-    let applied = tokio::task::block_in_place(|| backup.apply(entries));
-    applied.map(|()| count).map_err(|error| failed(&error))
+    tokio::task::block_in_place(|| backup.apply(entries))?;
+    Ok(count)
 }
 
 fn op_time_of(entry: &RawDocumentBuf) -> Option<OpTime> {

@@ -1,7 +1,7 @@
 //! The common part of all commands that talk to a deployment: reading the connection string, making
 //! a runtime, and telling why it did not work.
 
-use quorate_client::{Client, ClientError, ClientOptions, Error, ErrorKind, TlsOptions};
+use quorate_client::{Client, ClientOptions, Error, ErrorKind, TlsOptions};
 use quorate_connection_string::{ConnectionString, Seeds};
 use quorate_protocol::{ReadPreference, ServerAddress};
 use quorate_seed_list::{ResolveError, SeedListResolver};
@@ -46,29 +46,32 @@ pub(crate) async fn client(
         Seeds::Hosts(_) => {
             let mut options = ClientOptions::from_connection_string(uri);
             change(&mut options);
-            Client::with_options(options)
+            Client::with_options(options)?
         }
         Seeds::Srv(_) => {
-            let resolver = SeedListResolver::from_system().map_err(|error| not_found(&error))?;
-            Client::connect_with_resolver(uri, resolver, change).await
+            let resolver = SeedListResolver::from_system()?;
+            Client::connect_with_resolver(uri, resolver, change).await?
         }
     };
-    match client {
-        Ok(client) => Ok((client, kept)),
-        Err(ClientError::Resolve(error)) => Err(not_found(&error)),
-        Err(error) => Err(refused(&error)),
-    }
+    Ok((client, kept))
+}
+
+/// Does something with a client of this connection string, and closes it.
+pub(crate) async fn with_client<T>(
+    uri: &ConnectionString,
+    change: impl FnOnce(&mut ClientOptions),
+    work: impl AsyncFnOnce(&Client) -> Result<T>,
+) -> Result<T> {
+    let (client, _) = client(uri, change).await?;
+    let done = work(&client).await;
+    client.close().await;
+    done
 }
 
 /// Reads what a majority has, at the primary: no failover takes it back.
 pub(crate) fn read_committed(options: &mut ClientOptions) {
     options.read_concern = Some("majority".to_owned());
     options.read_preference = ReadPreference::PRIMARY;
-}
-
-/// DNS had no answer to believe.
-pub(crate) fn not_found(error: &ResolveError) -> Failure {
-    Failure::Problem(error.to_string())
 }
 
 /// The TLS options of a connection string; the defaults if it wants none.
@@ -79,17 +82,12 @@ pub(crate) fn tls_options(uri: &ConnectionString) -> TlsOptions {
 /// A runtime for one command: one thread, since all it does is wait for sockets.
 pub(crate) fn runtime() -> Result<tokio::runtime::Runtime> {
     let built = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    built.map_err(|error| not_started(&error))
+    built.map_err(not_started)
 }
 
 /// The system refuses a runtime its threads or descriptors.
-pub(crate) fn not_started(error: &std::io::Error) -> Failure {
+pub(crate) fn not_started(error: std::io::Error) -> Failure {
     problem!("cannot start: {error}; {CHECK_LIMITS}")
-}
-
-/// The client could not be made.
-pub(crate) fn refused(error: &ClientError) -> Failure {
-    misuse!("{error}; correct the connection string")
 }
 
 /// An operation failed.

@@ -178,10 +178,7 @@ fn conclude(answers: Answers, findings: Vec<Finding>, screen: &mut Screen) -> Re
     }
     tell_findings(&findings, screen)?;
     let is_problem = |finding: &Finding| finding.severity == Severity::Problem;
-    Ok(match findings.iter().any(is_problem) {
-        true => Outcome::ProblemFound,
-        false => Outcome::Fine,
-    })
+    Ok(if findings.iter().any(is_problem) { Outcome::ProblemFound } else { Outcome::Fine })
 }
 
 fn tell_findings(findings: &[Finding], screen: &mut Screen) -> io::Result<()> {

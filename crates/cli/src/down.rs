@@ -8,7 +8,6 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
-use serde_json::json;
 
 use crate::arguments::DownArguments;
 use crate::screen::{Failure, Outcome, Result, Screen, WARNING};
@@ -26,8 +25,7 @@ pub(crate) fn run(arguments: &DownArguments, screen: &mut Screen) -> Result<Outc
     let running = RunningSet::all()?;
     let chosen = choose(arguments, running)?;
     if chosen.is_empty() {
-        screen.event("nothing_runs", json!({}))?;
-        screen.talk_unless_json("no set of yours is running");
+        tell!(screen, "nothing_runs", {}, "no set of yours is running")?;
         return Ok(Outcome::Fine);
     }
     let mut outcome = Outcome::Fine;
@@ -109,8 +107,7 @@ fn stop(set: &RunningSet, screen: &mut Screen) -> Result<Outcome> {
         // The log of a set that ended without trouble is of no more use.
         let _ = std::fs::remove_file(log);
     }
-    screen.event("down", json!({"name": set.name, "uri": set.uri}))?;
-    screen.talk_unless_json(format_args!("{} is down", set.name));
+    tell!(screen, "down", {"name": set.name, "uri": set.uri}, "{} is down", set.name)?;
     Ok(outcome)
 }
 
@@ -122,7 +119,6 @@ fn ask(member: &RunningMember) {
 
 fn tell(member: &RunningMember, how: &str, words: &str, screen: &mut Screen) -> Result<()> {
     let (id, host, pid) = (member.id, &member.host, member.process.pid());
-    screen.event("member_stopped", json!({"id": id, "host": host, "pid": pid, "how": how}))?;
-    screen.talk_unless_json(format_args!("member {id} ({host}, process {pid}) {words}"));
-    Ok(())
+    tell!(screen, "member_stopped", {"id": id, "host": host, "pid": pid, "how": how},
+        "member {id} ({host}, process {pid}) {words}")
 }

@@ -129,8 +129,7 @@ pub(crate) fn switch_over(arguments: &SwitchoverArguments, screen: &mut Screen) 
 fn carry_out(plan: &Plan<'_>, screen: &mut Screen) -> Result<(Outcome, Option<Scored>)> {
     let uri = connect::parse(plan.uri)?;
     connect::runtime()?.block_on(async {
-        let (uri, seeds) =
-            connect::find_seeds(uri).await.map_err(|error| connect::not_found(&error))?;
+        let (uri, seeds) = connect::find_seeds(uri).await?;
         let mut options = ClientOptions::from_connection_string(&uri);
         options.discovery.seeds = seeds;
         options.tls = uri.tls_enabled().then(|| connect::tls_options(&uri));
@@ -140,7 +139,7 @@ fn carry_out(plan: &Plan<'_>, screen: &mut Screen) -> Result<(Outcome, Option<Sc
         };
         connect::read_committed(&mut options);
         let database = options.default_database.clone().unwrap_or_else(|| DATABASE.to_owned());
-        let client = Client::with_options(options).map_err(|error| connect::refused(&error))?;
+        let client = Client::with_options(options)?;
         let drilled = drill(plan, &uri, &client, &database, screen).await;
         client.close().await;
         drilled
@@ -157,8 +156,8 @@ async fn drill(
     let mut progress = Progress::new(screen.is_json());
     let primary = find_primary(plan, uri, client, &mut progress).await?;
     if plan.to == Some(primary.address()) {
-        screen.event("leads_already", json!({"primary": primary.address().as_str()}))?;
-        screen.talk_unless_json(format_args!("{} leads already", primary.address()));
+        tell!(screen, "leads_already", {"primary": primary.address().as_str()},
+            "{} leads already", primary.address())?;
         return Ok((Outcome::Fine, None));
     }
     if let Some(to) = plan.to.filter(|to| standing::is_awaited(to, &client.topology())) {
@@ -373,17 +372,11 @@ async fn measure(
 
 /// Returns when the client knows what every member is, and each leads, follows or votes.
 async fn whole(client: &Client) {
-    let mut events = client.events();
     let serves = |server: &Arc<ServerDescription>| {
         let kind = server.server_type();
         kind.is_data_bearing() || kind == ServerType::RsArbiter
     };
-    while !client.topology().servers().iter().all(serves) {
-        if timeline::next_topology(&mut events).await.is_none() {
-            // Events were missed; the description is not.
-            tokio::task::yield_now().await;
-        }
-    }
+    timeline::until(client, |topology| topology.servers().iter().all(serves)).await;
 }
 
 fn tell_moment(
@@ -404,15 +397,7 @@ async fn mend(client: &Client, fault: &Fault, progress: &mut Progress) -> Option
     if !fault.mend() {
         return None;
     }
-    let known = async {
-        let mut events = client.events();
-        while !is_known(&client.topology(), fault.target()) {
-            if timeline::next_topology(&mut events).await.is_none() {
-                // Events were missed; the description is not.
-                tokio::task::yield_now().await;
-            }
-        }
-    };
+    let known = timeline::until(client, |topology| is_known(topology, fault.target()));
     Some(progress.follow(MEND_WITHIN, known).await.is_some())
 }
 

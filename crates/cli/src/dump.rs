@@ -72,18 +72,13 @@ pub(crate) struct DumpArguments {
 pub(crate) fn run(arguments: &DumpArguments, screen: &mut Screen) -> Result<Outcome> {
     let uri = connect::parse(&arguments.uri)?;
     let selection = Selection::parse(&arguments.only)?;
-    let runtime = transfer::runtime()?;
-    runtime.block_on(async {
-        let change = |options: &mut quorate_client::ClientOptions| {
-            if arguments.oplog {
-                connect::read_committed(options);
-            }
-        };
-        let (client, _) = connect::client(&uri, change).await?;
-        let dumped = dump(arguments, &selection, &client, screen).await;
-        client.close().await;
-        dumped
-    })
+    let change = |options: &mut quorate_client::ClientOptions| {
+        if arguments.oplog {
+            connect::read_committed(options);
+        }
+    };
+    let work = async |client: &Client| dump(arguments, &selection, client, screen).await;
+    transfer::runtime()?.block_on(connect::with_client(&uri, change, work))
 }
 
 async fn dump(
@@ -95,10 +90,7 @@ async fn dump(
     let began = Instant::now();
     let failed = |error: Error| connect::failed(&error, &arguments.uri);
     let mut left = target::left(arguments)?;
-    let start = match arguments.oplog {
-        true => Some(history::start(client, &mut left).await?),
-        false => None,
-    };
+    let start = if arguments.oplog { Some(history::start(client, &mut left).await?) } else { None };
     let found = find_collections(client, selection).await.map_err(failed)?;
     for name in &found.left_out {
         screen.talk(format_args!(
@@ -321,12 +313,12 @@ async fn write(
     let order = if by_id { Order::Id } else { Order::Stored };
     let mut reading = Reading::new(client.collection(database, collection), order);
     while let Some(document) = reading.next().await.map_err(|error| connect::failed(&error, uri))? {
-        sink.write(document.as_bytes()).map_err(|error| target::unwritable(&error))?;
+        sink.write(document.as_bytes()).map_err(target::unwritable)?;
         documents += 1;
         bytes += document.as_bytes().len();
         tally.counted(1);
         tally.passed(document.as_bytes().len());
     }
-    sink.finish().map_err(|error| target::unwritable(&error))?;
+    sink.finish().map_err(target::unwritable)?;
     Ok((documents, bytes))
 }

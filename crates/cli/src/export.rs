@@ -170,13 +170,13 @@ async fn write(
     let began = Instant::now();
     let growing = arguments.file.as_ref().map(|file| whole_file::beside(file, ".partial"));
     let mut out: BufWriter<Box<dyn Write>> = BufWriter::new(match &growing {
-        Some(path) => Box::new(File::create(path).map_err(|error| unwritable(&error))?),
+        Some(path) => Box::new(File::create(path).map_err(unwritable)?),
         None => Box::new(io::stdout()),
     });
     if format == Format::Csv {
         let names: Vec<String> =
             arguments.fields.iter().map(|name| csv::quote(name, false)).collect();
-        writeln!(out, "{}", names.join(",")).map_err(|error| unwritable(&error))?;
+        writeln!(out, "{}", names.join(",")).map_err(unwritable)?;
     }
     let on_terminal = arguments.file.is_none() && io::stdout().is_terminal();
     let mut documents = 0;
@@ -198,20 +198,20 @@ async fn write(
                 Visible(json).to_string()
             }
         };
-        writeln!(out, "{line}").map_err(|error| unwritable(&error))?;
+        writeln!(out, "{line}").map_err(unwritable)?;
         documents += 1;
         tally.counted(1);
         tally.passed(raw.as_bytes().len());
     }
-    out.flush().map_err(|error| unwritable(&error))?;
+    out.flush().map_err(unwritable)?;
     drop(out);
     if let (Some(growing), Some(file)) = (growing, &arguments.file) {
-        whole_file::put_in_place(&growing, file).map_err(|error| unwritable(&error))?;
+        whole_file::put_in_place(&growing, file).map_err(unwritable)?;
     }
     Ok((documents, began.elapsed()))
 }
 
-fn unwritable(error: &io::Error) -> Failure {
+fn unwritable(error: io::Error) -> Failure {
     match error.kind() {
         // The reader has what it wanted.
         io::ErrorKind::BrokenPipe => Failure::Output(io::Error::from(io::ErrorKind::BrokenPipe)),

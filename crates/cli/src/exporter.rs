@@ -25,7 +25,6 @@ use axum::routing::get;
 use quorate_client::Client;
 use quorate_protocol::PROMETHEUS_CONTENT_TYPE;
 use quorate_server_discovery::ServerType;
-use serde_json::json;
 use tokio::net::TcpListener;
 
 use crate::clock;
@@ -69,9 +68,7 @@ impl Exporter {
     /// Says where it is.
     pub(crate) fn tell(&self, screen: &mut Screen) -> Result<()> {
         let url = format!("{}://{}/metrics", self.scheme, self.address);
-        screen.event("metrics", json!({"url": url}))?;
-        screen.talk_unless_json(format_args!("metrics at {url}"));
-        Ok(())
+        tell!(screen, "metrics", {"url": url}, "metrics at {url}")
     }
 }
 

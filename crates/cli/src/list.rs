@@ -124,8 +124,7 @@ pub(crate) fn start(arguments: &MemberArguments, screen: &mut Screen) -> Result<
 pub(crate) fn stop(arguments: &MemberArguments, screen: &mut Screen) -> Result<Outcome> {
     let (_, member) = find(&arguments.member)?;
     stop_one(&member)?;
-    screen.event("member_stopped", fields(&member))?;
-    screen.talk_unless_json(format_args!("{} is stopped", member.host));
+    screen.tell("member_stopped", fields(&member), format_args!("{} is stopped", member.host))?;
     Ok(Outcome::Fine)
 }
 
@@ -185,7 +184,6 @@ fn start_again(set: &RunningSet, member: &RunningMember, screen: &mut Screen) ->
     let told = control::order(set, &Order::Start(member.host.clone()))?;
     let now = RunningSet::all()?.into_iter().flat_map(|set| set.members);
     let now = now.into_iter().find(|other| other.host == member.host);
-    screen.event("member_started", fields(now.as_ref().unwrap_or(member)))?;
-    screen.talk_unless_json(told);
+    screen.tell("member_started", fields(now.as_ref().unwrap_or(member)), told)?;
     Ok(Outcome::Fine)
 }

@@ -221,10 +221,7 @@ fn without_prefix(text: &str) -> String {
     /// Names of containers are not longer.
     const MAX_PREFIX: usize = 64;
     let first = text.lines().next().unwrap_or_default();
-    let end = match first.starts_with('[') {
-        true => first.find(']'),
-        false => first.find('|'),
-    };
+    let end = if first.starts_with('[') { first.find(']') } else { first.find('|') };
     let prefix = end.filter(|end| *end < MAX_PREFIX).map_or("", |end| &first[..=end]);
     let lines = || text.lines().filter(|line| !line.is_empty());
     let common = !prefix.is_empty() && lines().count() > 1;

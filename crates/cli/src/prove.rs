@@ -27,7 +27,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use quorate_checker::{History, Verdict};
-use quorate_client::{Client, WriteConcern};
+use quorate_client::{Client, ClientOptions, WriteConcern};
 use quorate_connection_string::WriteAcknowledgement;
 use quorate_protocol::ReadPreference;
 use serde_json::json;
@@ -62,20 +62,18 @@ pub(crate) fn run(arguments: &ProveArguments, screen: &mut Screen) -> Result<Out
         return Err(misuse!("give the connection string of a set, or a history with --check"));
     };
     let parsed = connect::parse(uri)?;
-    connect::runtime()?.block_on(async {
-        let (client, _) = connect::client(&parsed, |options| {
-            options.write_concern = WriteConcern {
-                w: Some(WriteAcknowledgement::Majority),
-                ..options.write_concern.clone()
-            };
-            options.read_preference = ReadPreference::PRIMARY;
-            options.timeout = Some(OPERATION_LIMIT);
-        })
-        .await?;
-        let proved = LocalSet::new().run_until(prove(arguments, uri, &client, screen)).await;
-        client.close().await;
-        proved
-    })
+    let change = |options: &mut ClientOptions| {
+        options.write_concern = WriteConcern {
+            w: Some(WriteAcknowledgement::Majority),
+            ..options.write_concern.clone()
+        };
+        options.read_preference = ReadPreference::PRIMARY;
+        options.timeout = Some(OPERATION_LIMIT);
+    };
+    let work = async |client: &Client| {
+        LocalSet::new().run_until(prove(arguments, uri, client, screen)).await
+    };
+    connect::runtime()?.block_on(connect::with_client(&parsed, change, work))
 }
 
 async fn prove(
@@ -91,13 +89,9 @@ async fn prove(
     let directory =
         arguments.history.clone().unwrap_or_else(|| PathBuf::from(format!("quorate-prove-{seed}")));
     fs::create_dir_all(&directory).map_err(|error| unwritable(&directory, &error))?;
-    screen.event("started", json!({ "seed": seed, "history": directory.display().to_string() }))?;
-    screen.talk_unless_json(format_args!(
+    tell!(screen, "started", {"seed": seed, "history": directory.display().to_string()},
         "seed {seed}; {} clients for each of: {}; histories go to {}",
-        arguments.clients,
-        names(&arguments.workloads()),
-        directory.display()
-    ));
+        arguments.clients, names(&arguments.workloads()), directory.display())?;
     let stop = signals::stop()?;
     let site = Rc::new(Site::new(client.clone(), seed));
     let runs = start(arguments, &site, seed).await.map_err(|error| connect::failed(&error, uri))?;

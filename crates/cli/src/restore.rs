@@ -233,8 +233,8 @@ impl Work<'_> {
             Span(took)
         ));
         for conflict in &conflicts {
-            screen.event("conflict", json!({"message": conflict}))?;
-            screen.talk_unless_json(format_args!("{PROBLEM}problem:{PROBLEM:#} {conflict}"));
+            tell!(screen, "conflict", {"message": conflict},
+                "{PROBLEM}problem:{PROBLEM:#} {conflict}")?;
         }
         if conflicts.is_empty() {
             return Ok(Outcome::Fine);

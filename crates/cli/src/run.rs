@@ -53,8 +53,7 @@ async fn exchange(
     uri: ConnectionString,
     command: &RawDocumentBuf,
 ) -> Result<Value> {
-    let found = connect::find_seeds(uri).await;
-    let (uri, seeds) = found.map_err(|error| connect::not_found(&error))?;
+    let (uri, seeds) = connect::find_seeds(uri).await?;
     let mut options = ClientOptions::from_connection_string(&uri);
     options.discovery.seeds = seeds;
     let preference = match arguments.read_preference {
@@ -63,7 +62,7 @@ async fn exchange(
     };
     let named = arguments.database.clone().or_else(|| options.default_database.clone());
     let database = named.unwrap_or_else(|| DEFAULT_DATABASE.to_owned());
-    let client = Client::with_options(options).map_err(|error| connect::refused(&error))?;
+    let client = Client::with_options(options)?;
     let reply = client.run_command_with(&database, command, &preference, None).await;
     client.close().await;
     let reply = reply.map_err(|error| connect::failed(&error, &arguments.uri))?;

@@ -8,7 +8,9 @@ use std::process::ExitCode;
 
 use anstream::AutoStream;
 use anstyle::{AnsiColor, Style};
+use quorate_client::ClientError;
 use quorate_protocol::{MonotonicTime, Visible};
+use quorate_seed_list::ResolveError;
 use serde_json::{Map, Value};
 
 use crate::clock;
@@ -48,6 +50,23 @@ pub(crate) enum Failure {
     Output(#[from] io::Error),
 }
 
+impl From<ResolveError> for Failure {
+    /// DNS had no answer to believe.
+    fn from(error: ResolveError) -> Self {
+        Self::Problem(error.to_string())
+    }
+}
+
+impl From<ClientError> for Failure {
+    /// The client could not be made.
+    fn from(error: ClientError) -> Self {
+        match error {
+            ClientError::Resolve(error) => error.into(),
+            error => Self::Misuse(format!("{error}; correct the connection string")),
+        }
+    }
+}
+
 /// What comes of a step of a command.
 pub(crate) type Result<T, E = Failure> = std::result::Result<T, E>;
 
@@ -59,6 +78,13 @@ macro_rules! problem {
 /// A wrong command line, with a text as of `format!`.
 macro_rules! misuse {
     ($($text:tt)+) => { $crate::screen::Failure::Misuse(format!($($text)+)) };
+}
+
+/// One fact: an event of these fields for programs, or a line of talk, as of `format!`, for people.
+macro_rules! tell {
+    ($screen:expr, $name:expr, $fields:tt, $($text:tt)+) => {
+        $screen.tell($name, serde_json::json!($fields), format_args!($($text)+))
+    };
 }
 
 /// The two streams of the process, and whether the data is JSON.
@@ -121,6 +147,17 @@ impl Screen {
         }
         writeln!(self.data, "{}", Visible(Value::Object(line)))?;
         self.data.flush()
+    }
+
+    /// One fact: an event for programs, or a line of talk for people.
+    pub(crate) fn tell(
+        &mut self,
+        name: &str,
+        fields: Value,
+        text: impl std::fmt::Display,
+    ) -> Result<()> {
+        self.talk_unless_json(text);
+        Ok(self.event(name, fields)?)
     }
 
     /// Data as it is, in either mode.

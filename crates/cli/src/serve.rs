@@ -56,7 +56,7 @@ pub(crate) fn run(arguments: &ServeArguments, screen: &mut Screen) -> Result<Out
     log_to_file(arguments)?;
     log(arguments);
     let runtime = quorate_server::runtime();
-    let runtime = runtime.map_err(|error| connect::not_started(&error))?;
+    let runtime = runtime.map_err(connect::not_started)?;
     let result = runtime.block_on(serve(arguments, screen));
     // A thread may still wait for stdin; no other thread has work left.
     runtime.shutdown_background();
@@ -74,10 +74,7 @@ async fn serve(arguments: &ServeArguments, screen: &mut Screen) -> Result<Outcom
         .await
         .map_err(|error| Failure::Problem(error.to_string()))?;
     // Before other processes learn of this member, since signals kill a process without handlers.
-    let mut cuts = match arguments.breakable {
-        true => Some(signals::Cuts::listen()?),
-        false => None,
-    };
+    let mut cuts = if arguments.breakable { Some(signals::Cuts::listen()?) } else { None };
     tell_ready(arguments, &running, screen)?;
     let host = running.address().to_string();
     let mut stop = pin!(stop);
@@ -97,11 +94,9 @@ async fn serve(arguments: &ServeArguments, screen: &mut Screen) -> Result<Outcom
         }
     };
     ended.map_err(|error| Failure::Problem(error.to_string()))?;
-    screen.event("stopped", json!({"host": host}))?;
-    screen.talk_unless_json(match arguments.memory {
-        true => "stopped; nothing was kept",
-        false => "stopped; everything acknowledged is on disk",
-    });
+    let kept =
+        if arguments.memory { "nothing was kept" } else { "everything acknowledged is on disk" };
+    tell!(screen, "stopped", {"host": host}, "stopped; {kept}")?;
     Ok(Outcome::Fine)
 }
 

@@ -206,9 +206,8 @@ impl Shell {
             Err(Failure::Output(error)) => Err(Failure::Output(error)),
             Err(failure) => {
                 self.failures += 1;
-                screen.event("error", json!({"message": failure.to_string()}))?;
-                screen.talk_unless_json(format_args!("{PROBLEM}error:{PROBLEM:#} {failure}"));
-                Ok(())
+                tell!(screen, "error", {"message": failure.to_string()},
+                    "{PROBLEM}error:{PROBLEM:#} {failure}")
             }
         }
     }

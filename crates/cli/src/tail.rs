@@ -10,7 +10,6 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use bson::raw::RawDocumentBuf;
 use quorate_client::{ChangeStream, Client, Error, Watch};
-use serde_json::json;
 
 use self::place::{Place, Since};
 use crate::arguments::TailArguments;
@@ -41,17 +40,14 @@ pub(crate) fn run(arguments: &TailArguments, screen: &mut Screen) -> Result<Outc
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let since = arguments.since.as_deref().map(|text| Since::parse(text, now)).transpose()?;
     let mut place = Place::open(arguments.resume_file.as_deref())?;
-    let runtime = connect::runtime()?;
-    runtime.block_on(async {
-        let (client, _) = connect::client(&uri, |_| ()).await?;
+    let work = async |client: &Client| {
         let asked = signals::stop()?;
-        let outcome = tokio::select! {
-            outcome = follow(arguments, &client, &watched, since, &mut place, screen) => outcome,
+        tokio::select! {
+            outcome = follow(arguments, client, &watched, since, &mut place, screen) => outcome,
             () = asked => Ok(Outcome::Fine),
-        };
-        client.close().await;
-        outcome
-    })
+        }
+    };
+    connect::runtime()?.block_on(connect::with_client(&uri, |_| (), work))
 }
 
 /// What is followed.
@@ -125,8 +121,8 @@ async fn follow(
         (None, None) => "now",
     };
     let whole = watched.name();
-    screen.event("tail", json!({"watching": whole, "from": from}))?;
-    screen.talk_unless_json(format_args!("following {whole} from {from}; Ctrl-C ends it"));
+    tell!(screen, "tail", {"watching": whole, "from": from},
+        "following {whole} from {from}; Ctrl-C ends it")?;
     let mut reached = stream.resume_token().or(stored);
     loop {
         let change = match stream.next_if_any().await {

@@ -11,7 +11,7 @@ use quorate_client::{Client, Error};
 use serde_json::{Value, json};
 
 use crate::connect;
-use crate::screen::{FINE, Failure, Outcome, PROBLEM, Result, Screen};
+use crate::screen::{FINE, Outcome, PROBLEM, Result, Screen};
 use crate::words::Foreign;
 use quorate_protocol::ErrorCode;
 
@@ -45,15 +45,13 @@ pub(crate) fn run(arguments: &TokenArguments, screen: &mut Screen) -> Result<Out
     screen.line(Foreign(token.explain()))?;
     let Some(uri) = &arguments.uri else { return Ok(Outcome::Fine) };
     let parsed = connect::parse(uri)?;
-    let runtime = connect::runtime()?;
-    let (verdict, window) = runtime.block_on(async {
-        let (client, _) = connect::client(&parsed, |_| ()).await?;
-        let verdict = ask(&client, &token).await;
-        let window = Window::read(&client).await;
-        client.close().await;
-        let verdict = verdict.map_err(|error| connect::failed(&error, uri))?;
-        Ok::<_, Failure>((verdict, window))
-    })?;
+    let work = async |client: &Client| {
+        let verdict = ask(client, &token).await;
+        let window = Window::read(client).await;
+        Ok((verdict.map_err(|error| connect::failed(&error, uri))?, window))
+    };
+    let (verdict, window) =
+        connect::runtime()?.block_on(connect::with_client(&parsed, |_| (), work))?;
     tell(screen, &token, verdict, window)
 }
 
@@ -217,6 +215,7 @@ impl std::fmt::Display for Long {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::screen::Failure;
 
     const MARK: &str = "8263515EAC000000022B0429296E1404";
 

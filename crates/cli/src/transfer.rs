@@ -83,7 +83,7 @@ pub(crate) fn wait_for_majority(options: &mut ClientOptions) {
 /// A runtime whose threads share the collections.
 pub(crate) fn runtime() -> Result<tokio::runtime::Runtime> {
     let built = tokio::runtime::Builder::new_multi_thread().enable_all().build();
-    built.map_err(|error| connect::not_started(&error))
+    built.map_err(connect::not_started)
 }
 
 #[cfg(test)]

@@ -81,10 +81,7 @@ async fn up(arguments: &UpArguments, then: Then, screen: &mut Screen) -> Result<
     };
     let first = members.first().pid();
     let on_screen = then == Then::Show && dashboard::is_possible();
-    let live = match on_screen || arguments.web.is_some() {
-        true => Some(collect(&begun)?),
-        false => None,
-    };
+    let live = if on_screen || arguments.web.is_some() { Some(collect(&begun)?) } else { None };
     let uri = begun.set.uri.clone();
     let control_of = begun.set.clone();
     let (keeper, handle) = Keeper::new(members, begun.set, live.clone());
@@ -247,8 +244,7 @@ fn no_terminal(error: std::io::Error) -> Failure {
 
 /// Begins to collect what the screen and the page show.
 fn collect(begun: &Begun) -> Result<Live> {
-    let live = Live::start(begun.client.clone(), &begun.options, begun.set.uri.clone());
-    live.map_err(|error| connect::refused(&error))
+    Ok(Live::start(begun.client.clone(), &begun.options, begun.set.uri.clone())?)
 }
 
 /// The page, if there is to be one.
@@ -293,15 +289,12 @@ fn register(arguments: &UpArguments, plan: &Plan, members: &Members) -> Result<R
 }
 
 fn tell_member(id: u64, host: &str, pid: u64, screen: &mut Screen) -> Result<()> {
-    screen.event("member", json!({"id": id, "host": host, "pid": pid}))?;
-    screen.talk_unless_json(format_args!("member {id} is {host}, process {pid}"));
-    Ok(())
+    tell!(screen, "member", {"id": id, "host": host, "pid": pid},
+        "member {id} is {host}, process {pid}")
 }
 
 fn tell_taken(ports: &str, screen: &mut Screen) -> Result<()> {
-    screen.event("port_taken", json!({"ports": ports}))?;
-    screen.talk_unless_json(format_args!("port {ports} is taken, so the set moves past it"));
-    Ok(())
+    tell!(screen, "port_taken", {"ports": ports}, "port {ports} is taken, so the set moves past it")
 }
 
 fn tell_ready(uri: &str, elapsed_ms: u64, has_command: bool, screen: &mut Screen) -> Result<()> {
@@ -311,11 +304,8 @@ fn tell_ready(uri: &str, elapsed_ms: u64, has_command: bool, screen: &mut Screen
         false => screen.line(uri)?,
     }
     screen.flush()?;
-    let event = json!({"uri": uri, "elapsed_ms": elapsed_ms, "test_commands": true});
-    screen.event("ready", event)?;
-    screen.talk_unless_json(format_args!(
-        "{FINE}ready{FINE:#} after {elapsed_ms} ms: a write was acknowledged by a majority"
-    ));
+    tell!(screen, "ready", {"uri": uri, "elapsed_ms": elapsed_ms, "test_commands": true},
+        "{FINE}ready{FINE:#} after {elapsed_ms} ms: a write was acknowledged by a majority")?;
     screen.talk_unless_json(
         "the members take test commands (fail points), as under serve --enable-test-commands",
     );
@@ -331,7 +321,6 @@ fn too_slow() -> Failure {
 }
 
 fn tell_stopped(outcome: Outcome, screen: &mut Screen) -> Result<Outcome> {
-    screen.event("stopped", json!({}))?;
-    screen.talk_unless_json("every member has stopped");
+    tell!(screen, "stopped", {}, "every member has stopped")?;
     Ok(outcome)
 }

@@ -492,7 +492,7 @@ impl View {
 }
 
 /// The term that an election id tells, where servers make it from the term.
-fn term_of(id: ElectionId) -> Option<i64> {
+pub(crate) fn term_of(id: ElectionId) -> Option<i64> {
     let bytes = id.0.bytes();
     let term = i64::from_be_bytes(bytes[4..].try_into().ok()?);
     (ElectionId::from_term(term) == id).then_some(term)

@@ -64,8 +64,7 @@ async fn watch_on_screen(
     let stop = signals::stop()?;
     let notes = Notes::new(recorder);
     let (client, options) = client(uri, &notes).await?;
-    let live = Live::start(client.clone(), &options, uri.to_string())
-        .map_err(|error| connect::refused(&error))?;
+    let live = Live::start(client.clone(), &options, uri.to_string())?;
     let ours = Ours::find(&options.discovery.seeds);
     let actions = ours.clone().map(|ours| ours as Arc<dyn Actions>);
     let telling = async {
@@ -102,8 +101,7 @@ async fn watch_in_lines(
     let shown = match arguments.web.is_some() || arguments.metrics.is_some() {
         false => None,
         true => {
-            let live = Live::start(client.clone(), &options, uri.to_string())
-                .map_err(|error| connect::refused(&error))?;
+            let live = Live::start(client.clone(), &options, uri.to_string())?;
             let page = page(arguments, &live, &client, screen).await?;
             Some((page, exporter(arguments, &live, &client, screen).await?))
         }

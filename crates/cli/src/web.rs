@@ -62,9 +62,7 @@ impl Page {
 
 /// Says where a page is.
 pub(crate) fn tell_page(url: &str, screen: &mut Screen) -> Result<()> {
-    screen.event("page", json!({"url": url}))?;
-    screen.talk_unless_json(format_args!("see it at {url}"));
-    Ok(())
+    tell!(screen, "page", {"url": url}, "see it at {url}")
 }
 
 /// The state that all requests share.

@@ -60,6 +60,20 @@ pub(crate) fn listed<T: fmt::Display>(items: impl IntoIterator<Item = T>) -> Str
     if texts.is_empty() { last } else { format!("{} and {last}", texts.join(", ")) }
 }
 
+/// Text for a connection string or the name of a file: everything but letters, digits and a few marks is encoded.
+pub(crate) fn percent_encoded(text: &str) -> String {
+    let mut encoded = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => {
+                encoded.push(byte.into());
+            }
+            _ => encoded.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    encoded
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -68,10 +68,7 @@ impl Machines {
 
     /// How much faster than the world's the next process's clock runs, in millionths.
     pub(crate) fn drift(&mut self) -> i64 {
-        match self.active {
-            true => self.random.below(2 * MAX_DRIFT) as i64 - MAX_DRIFT as i64,
-            false => 0,
-        }
+        if self.active { self.random.below(2 * MAX_DRIFT) as i64 - MAX_DRIFT as i64 } else { 0 }
     }
 }
 

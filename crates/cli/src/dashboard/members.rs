@@ -61,10 +61,7 @@ pub(super) fn draw(
     let first = (place + 1).saturating_sub(rows);
     let shown = members.iter().skip(first).take(rows).map(|member| {
         let row = Row::new(columns.cells(dashboard, member));
-        match Some(member.address) == selected {
-            true => row.style(dashboard.palette.selected()),
-            false => row,
-        }
+        if Some(member.address) == selected { row.style(dashboard.palette.selected()) } else { row }
     });
     let header = Row::new(columns.titles()).style(dashboard.palette.quiet());
     let widths = columns.widths();

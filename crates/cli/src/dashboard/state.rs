@@ -42,14 +42,8 @@ quorate_protocol::named! {
 }
 
 impl Sort {
-    const fn next(self) -> Self {
-        match self {
-            Self::Address => Self::Role,
-            Self::Role => Self::Lag,
-            Self::Lag => Self::RoundTrip,
-            Self::RoundTrip => Self::Health,
-            Self::Health => Self::Address,
-        }
+    fn next(self) -> Self {
+        Self::ALL[(self as usize + 1) % Self::ALL.len()]
     }
 }
 

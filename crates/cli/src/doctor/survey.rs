@@ -27,8 +27,7 @@ impl Survey {
     /// Asks the deployment. Fails if the connection string contradicts itself or its names cannot
     /// be looked up.
     pub(crate) async fn take(uri: ConnectionString) -> Result<Self> {
-        let (uri, seeds) =
-            connect::find_seeds(uri).await.map_err(|error| connect::not_found(&error))?;
+        let (uri, seeds) = connect::find_seeds(uri).await?;
         let limit = uri.options().connect_timeout.and_then(Limit::bound).unwrap_or(STAGE_LIMIT);
         let tls = connect::tls_options(&uri);
         let prober = Prober::new(limit, uri.tls_enabled().then_some(&tls)).map_err(|error| {

@@ -131,10 +131,7 @@ impl Report {
     fn forecast_line(&self) -> Option<String> {
         let (forecast, gap) = (self.forecast.as_ref()?, self.gap()?);
         let (half, most) = (forecast.quantile(0.5)?, forecast.quantile(0.95)?);
-        let compared = match gap <= most {
-            true => "as expected",
-            false => "longer than expected",
-        };
+        let compared = if gap <= most { "as expected" } else { "longer than expected" };
         Some(format!(
             "{compared}: the forecast was {} in half of the futures and {} in 95 %",
             Span(half),

@@ -31,15 +31,7 @@ const KNOWN_WITHIN: Duration = Duration::from_secs(10);
 /// Returns when the client knows what the named member is, or does not list it, or has waited long enough:
 /// a client finds the primary before it has heard of every member.
 pub(super) async fn known(to: &ServerAddress, client: &Client) {
-    let settled = async {
-        let mut events = client.events();
-        while is_awaited(to, &client.topology()) {
-            if timeline::next_topology(&mut events).await.is_none() {
-                // Events were missed; the description is not.
-                tokio::task::yield_now().await;
-            }
-        }
-    };
+    let settled = timeline::until(client, |topology| !is_awaited(to, topology));
     let _ = timeout(KNOWN_WITHIN, settled).await;
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use quorate_client::ClientEvent;
+use quorate_client::{Client, ClientEvent};
 use quorate_protocol::{ElectionId, MonotonicTime, ServerAddress};
 use quorate_server_discovery::{DiscoveryEvent, ServerDescription, TopologyDescription};
 use serde_json::{Value, json};
@@ -10,6 +10,7 @@ use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
 
 use super::fault::Fault;
+use crate::view::term_of;
 
 quorate_protocol::named! {
     /// A moment, in the order of a failover.
@@ -161,10 +162,15 @@ impl Timeline {
     }
 }
 
-/// The term that an election id names, if it has the shape that terms give it.
-fn term_of(id: ElectionId) -> Option<i64> {
-    let term = i64::from_be_bytes(id.0.bytes()[4..].try_into().ok()?);
-    (ElectionId::from_term(term) == id).then_some(term)
+/// Returns when the client describes the deployment as wanted.
+pub(super) async fn until(client: &Client, wanted: impl Fn(&TopologyDescription) -> bool) {
+    let mut events = client.events();
+    while !wanted(&client.topology()) {
+        if next_topology(&mut events).await.is_none() {
+            // Events were missed; the description is not.
+            tokio::task::yield_now().await;
+        }
+    }
 }
 
 /// The next description of the topology; none if events were missed.

@@ -81,11 +81,11 @@ pub(super) async fn write(
             ));
         }
         if entry.get_str("op").ok() != Some("n") {
-            sink.write(entry.as_bytes()).map_err(|error| unwritable(&error))?;
+            sink.write(entry.as_bytes()).map_err(unwritable)?;
             written += 1;
         }
     }
-    sink.finish().map_err(|error| unwritable(&error))?;
+    sink.finish().map_err(unwritable)?;
     Ok(written)
 }
 

@@ -61,7 +61,7 @@ impl Target {
     pub(crate) fn finished(&self, source: &Source, counts: (usize, usize)) -> Result<()> {
         let Self::Directory { growing, gzip, progress, .. } = self else { return Ok(()) };
         let file = documents_of(growing, *gzip, source);
-        progress.finished(source, &file, counts).map_err(|error| unwritable(&error))
+        progress.finished(source, &file, counts).map_err(unwritable)
     }
 
     /// The written files cannot become one dump: the next run begins anew.
@@ -78,7 +78,7 @@ impl Target {
         match self {
             Self::Directory { growing, gzip, .. } => {
                 let path = documents_of(growing, *gzip, source);
-                let file = Growing::create(&path, *gzip).map_err(|error| unwritable(&error))?;
+                let file = Growing::create(&path, *gzip).map_err(unwritable)?;
                 Ok(Sink::File(file))
             }
             Self::Archive { writer, .. } => {
@@ -92,7 +92,7 @@ impl Target {
         match self {
             Self::Directory { growing, gzip, .. } => {
                 let path = growing.join(named(OPLOG, "", *gzip));
-                let file = Growing::create(&path, *gzip).map_err(|error| unwritable(&error))?;
+                let file = Growing::create(&path, *gzip).map_err(unwritable)?;
                 Ok(Sink::File(file))
             }
             Self::Archive { writer, .. } => {
@@ -107,7 +107,7 @@ impl Target {
             Self::Directory { .. } => self.metadata(source),
             Self::Archive { writer, .. } => {
                 let part = Part::new(writer, source.place.clone());
-                part.finish().map_err(|error| unwritable(&error))
+                part.finish().map_err(unwritable)
             }
         }
     }
@@ -121,7 +121,7 @@ impl Target {
             file.write(source.metadata.to_json().as_bytes())?;
             file.finish()
         };
-        write().map_err(|error| unwritable(&error))
+        write().map_err(unwritable)
     }
 
     /// Everything is there: gives the dump its name. Returns where it is.
@@ -145,7 +145,7 @@ impl Target {
                 Ok(wanted.display().to_string())
             }
         };
-        finish().map_err(|error| unwritable(&error))
+        finish().map_err(unwritable)
     }
 }
 
@@ -178,10 +178,7 @@ fn tidy(growing: &Path, gzip: bool, left: &Left, sources: &[Source]) -> io::Resu
         let mut is_empty = true;
         for file in fs::read_dir(&folder)? {
             let file = file?.path();
-            match kept.contains(&file) {
-                true => is_empty = false,
-                false => fs::remove_file(file)?,
-            }
+            if kept.contains(&file) { is_empty = false } else { fs::remove_file(file)? }
         }
         if is_empty {
             fs::remove_dir(folder)?;
@@ -253,10 +250,7 @@ fn directory_target(
 
 fn archive_target(path: &Path, arguments: &DumpArguments, sources: &[Source]) -> Result<Target> {
     let is_stdout = path == Path::new("-");
-    let file = match is_stdout {
-        true => None,
-        false => Some((partial(path)?, path.to_owned())),
-    };
+    let file = if is_stdout { None } else { Some((partial(path)?, path.to_owned())) };
     let begin = || {
         let out: Box<dyn Write + Send> = match &file {
             None => Box::new(io::stdout()),
@@ -278,7 +272,7 @@ fn archive_target(path: &Path, arguments: &DumpArguments, sources: &[Source]) ->
         }
         Writer::begin(out, arguments.jobs, env!("CARGO_PKG_VERSION"), &pieces)
     };
-    let writer = begin().map_err(|error| unwritable(&error))?;
+    let writer = begin().map_err(unwritable)?;
     Ok(Target::Archive { writer, file })
 }
 
@@ -326,7 +320,7 @@ impl Sink {
 }
 
 /// The disk is at fault, or what reads the stream is gone.
-pub(crate) fn unwritable(error: &io::Error) -> Failure {
+pub(crate) fn unwritable(error: io::Error) -> Failure {
     problem!(
         "the dump cannot be written: {error}; make room, or give another place, and dump again"
     )

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use bson::doc;
+use bson::{RawDocumentBuf, doc};
 use quorate_checker::{Action, Outcome};
 use quorate_client::{Error, Session};
 use quorate_protocol::{ErrorCode, ReadPreference, ReadPreferenceMode};
@@ -92,6 +92,18 @@ impl Worker {
         outcome == Outcome::Ok
     }
 
+    /// Writes down what a read found.
+    fn end_read(
+        &mut self,
+        begun: Begun,
+        key: i64,
+        found: Result<Option<RawDocumentBuf>, Error>,
+    ) -> bool {
+        let Ok(found) = found else { return self.end(begun, Outcome::Fail, None) };
+        let value = found.as_deref().and_then(|document| integer(document, "v"));
+        self.end(begun, Outcome::Ok, Some(Action::Read { key, value }))
+    }
+
     async fn use_register(&mut self) -> bool {
         let key = self.key();
         let collection = self.site.collection(Workload::Registers);
@@ -100,13 +112,8 @@ impl Worker {
             0 => {
                 let linearizable = collection.with_read_concern("linearizable");
                 let begun = self.recorder.begin(self.process, Action::Read { key, value: None });
-                match linearizable.find_one(register).await {
-                    Ok(found) => {
-                        let value = found.as_deref().and_then(|document| integer(document, "v"));
-                        self.end(begun, Outcome::Ok, Some(Action::Read { key, value }))
-                    }
-                    Err(_) => self.end(begun, Outcome::Fail, None),
-                }
+                let found = linearizable.find_one(register).await;
+                self.end_read(begun, key, found)
             }
             1 => {
                 let value = self.site.value();
@@ -180,13 +187,7 @@ impl Worker {
                 collection.with_read_preference(ReadPreference::new(ReadPreferenceMode::Nearest));
             let found = anywhere.find_one(doc! { "_id": key }).session(&mut session).await;
             self.session = Some(session);
-            match found {
-                Ok(found) => {
-                    let value = found.as_deref().and_then(|document| integer(document, "v"));
-                    self.end(begun, Outcome::Ok, Some(Action::Read { key, value }))
-                }
-                Err(_) => self.end(begun, Outcome::Fail, None),
-            }
+            self.end_read(begun, key, found)
         }
     }
 }

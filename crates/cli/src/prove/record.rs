@@ -3,6 +3,7 @@
 use std::cell::{Cell, RefCell};
 
 use quorate_checker::{Action, History, Operation, Outcome};
+use quorate_client::Error;
 
 use crate::clock;
 
@@ -46,6 +47,27 @@ impl Recorder {
         operation.outcome = outcome;
         if let Some(action) = learnt {
             operation.action = action;
+        }
+    }
+
+    /// Writes a read down: what it found, or that it failed.
+    pub(super) async fn read<T>(
+        &self,
+        process: u64,
+        action: Action,
+        read: impl IntoFuture<Output = Result<T, Error>>,
+        learnt: impl FnOnce(T) -> Action,
+    ) -> Result<(), Error> {
+        let begun = self.begin(process, action);
+        match read.await {
+            Ok(found) => {
+                self.end(begun, Outcome::Ok, Some(learnt(found)));
+                Ok(())
+            }
+            Err(error) => {
+                self.end(begun, Outcome::Fail, None);
+                Err(error)
+            }
         }
     }
 

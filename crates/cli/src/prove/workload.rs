@@ -11,6 +11,7 @@ use quorate_checker::{
     sessions, sets,
 };
 use quorate_client::{Client, Collection, Error};
+use quorate_protocol::SplitMix64;
 use tokio::time::{Instant, sleep};
 
 use super::record::Recorder;
@@ -74,20 +75,16 @@ impl Workload {
     }
 }
 
-/// Numbers by chance, the same for the same seed (SplitMix64).
-pub(super) struct Chance(u64);
+/// Numbers by chance, the same for the same seed.
+pub(super) struct Chance(SplitMix64);
 
 impl Chance {
     pub(super) fn new(seed: u64) -> Self {
-        Self(seed)
+        Self(SplitMix64::new(seed))
     }
 
     pub(super) fn below(&mut self, limit: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        (mixed ^ (mixed >> 31)) % limit.max(1)
+        self.0.next_u64() % limit.max(1)
     }
 }
 
@@ -177,20 +174,12 @@ pub(super) async fn final_reads(workload: Workload, site: &Site, recorder: &Reco
 
 async fn read_set(site: &Site, recorder: &Recorder) -> Result<(), Error> {
     let collection = site.collection(Workload::Set).with_read_concern("majority");
-    let begun = recorder.begin(recorder.process(), Action::ReadAll(None));
     let read = async { collection.find(doc! {}).sort(doc! { "_id": 1 }).await?.collect().await };
-    match read.await {
-        Ok(documents) => {
-            let elements =
-                documents.iter().filter_map(|document| integer(document, "_id")).collect();
-            recorder.end(begun, Outcome::Ok, Some(Action::ReadAll(Some(elements))));
-            Ok(())
-        }
-        Err(error) => {
-            recorder.end(begun, Outcome::Fail, None);
-            Err(error)
-        }
-    }
+    let learnt = |documents: Vec<bson::RawDocumentBuf>| {
+        let elements = documents.iter().filter_map(|document| integer(document, "_id"));
+        Action::ReadAll(Some(elements.collect()))
+    };
+    recorder.read(recorder.process(), Action::ReadAll(None), read, learnt).await
 }
 
 pub(super) async fn read_counter(
@@ -199,18 +188,11 @@ pub(super) async fn read_counter(
     process: u64,
 ) -> Result<(), Error> {
     let collection = site.collection(Workload::Counter).with_read_concern("linearizable");
-    let begun = recorder.begin(process, Action::Count(None));
-    match collection.find_one(doc! { "_id": 0 }).await {
-        Ok(found) => {
-            let count = found.as_deref().and_then(|document| integer(document, "n"));
-            recorder.end(begun, Outcome::Ok, Some(Action::Count(count)));
-            Ok(())
-        }
-        Err(error) => {
-            recorder.end(begun, Outcome::Fail, None);
-            Err(error)
-        }
-    }
+    let learnt = |found: Option<bson::RawDocumentBuf>| {
+        Action::Count(found.as_deref().and_then(|document| integer(document, "n")))
+    };
+    let read = collection.find_one(doc! { "_id": 0 });
+    recorder.read(process, Action::Count(None), read, learnt).await
 }
 
 /// Reads every list in one go, each as a transaction of its own.
@@ -235,19 +217,14 @@ async fn read_lists(site: &Site, recorder: &Recorder) -> Result<(), Error> {
 
 /// A whole number of a document, of either width.
 pub(super) fn integer(document: &bson::RawDocument, field: &str) -> Option<i64> {
-    match document.get(field).ok()?? {
-        bson::RawBsonRef::Int32(value) => Some(i64::from(value)),
-        bson::RawBsonRef::Int64(value) => Some(value),
-        _ => None,
-    }
+    whole(document.get(field).ok()??)
+}
+
+fn whole(value: bson::RawBsonRef<'_>) -> Option<i64> {
+    value.as_i64().or_else(|| value.as_i32().map(i64::from))
 }
 
 pub(super) fn list(document: &bson::RawDocument) -> Vec<i64> {
     let values = document.get_array("list").ok().into_iter().flatten().filter_map(Result::ok);
-    let integers = values.filter_map(|value| match value {
-        bson::RawBsonRef::Int32(value) => Some(i64::from(value)),
-        bson::RawBsonRef::Int64(value) => Some(value),
-        _ => None,
-    });
-    integers.collect()
+    values.filter_map(whole).collect()
 }

@@ -102,10 +102,7 @@ impl Part {
 
     pub(crate) fn write(&mut self, document: &[u8]) -> io::Result<()> {
         self.block.extend_from_slice(document);
-        match self.block.len() < BLOCK {
-            true => Ok(()),
-            false => self.send(),
-        }
+        if self.block.len() < BLOCK { Ok(()) } else { self.send() }
     }
 
     fn send(&mut self) -> io::Result<()> {

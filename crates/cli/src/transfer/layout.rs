@@ -20,6 +20,7 @@ use sha1::{Digest, Sha1};
 
 use super::bson_file;
 use crate::screen::Result;
+use crate::words::percent_encoded;
 
 /// The file of the changes during the dump.
 pub(crate) const OPLOG: &str = "oplog.bson";
@@ -131,17 +132,7 @@ pub(crate) fn stem(collection: &str) -> String {
 
 /// As in the query of a web address: letters, digits and `-_.~` as they are, a blank as `+`.
 fn escape(name: &str) -> String {
-    let mut escaped = String::new();
-    for byte in name.bytes() {
-        match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => {
-                escaped.push(char::from(byte));
-            }
-            b' ' => escaped.push('+'),
-            other => escaped.push_str(&format!("%{other:02X}")),
-        }
-    }
-    escaped
+    percent_encoded(name).replace("%20", "+")
 }
 
 fn unescape(name: &str) -> Option<String> {

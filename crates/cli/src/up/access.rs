@@ -20,6 +20,7 @@ use rcgen::{
 use super::process::ProcessId;
 use super::running;
 use crate::screen::Result;
+use crate::words::percent_encoded;
 
 /// The user that `--auth` makes.
 pub(super) const USER: &str = "admin";
@@ -221,20 +222,6 @@ fn certificates() -> Result<(String, String)> {
         Ok((issuer.pem(), certificate.pem() + &key.serialize_pem()))
     };
     made().map_err(|error| problem!("no certificate can be made: {error}; try without --tls"))
-}
-
-/// Text for a connection string: everything but letters, digits and a few marks is encoded.
-pub(super) fn percent_encoded(text: &str) -> String {
-    let mut encoded = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => {
-                encoded.push(byte.into());
-            }
-            _ => encoded.push_str(&format!("%{byte:02X}")),
-        }
-    }
-    encoded
 }
 
 #[cfg(test)]

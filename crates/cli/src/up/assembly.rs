@@ -33,7 +33,7 @@ pub(super) async fn assemble(plan: &Plan, members: &Members) -> Result<(Client, 
     }
     let uri = uri(plan, members);
     let options = ClientOptions::from_connection_string(&connect::parse(&uri)?);
-    let client = Client::with_options(options.clone()).map_err(|error| connect::refused(&error))?;
+    let client = Client::with_options(options.clone())?;
     let failed = |error| connect::failed(&error, &uri);
     apply_election_timeout(plan, &client).await.map_err(failed)?;
     let probe = rawdoc! {
@@ -56,7 +56,7 @@ fn hosts<'a>(plan: &Plan, members: &'a Members) -> Vec<&'a str> {
 
 async fn initiate(plan: &Plan, members: &Members) -> Result<()> {
     let first = plan.access.member_uri_without_login(members.first().host());
-    let direct = Client::with_uri(&first).map_err(|error| connect::refused(&error))?;
+    let direct = Client::with_uri(&first)?;
     let command = rawdoc! { "replSetInitiate": configuration(plan, members) };
     let outcome = direct.run_command("admin", &command).await;
     direct.close().await;
@@ -79,7 +79,7 @@ async fn initiate(plan: &Plan, members: &Members) -> Result<()> {
 /// The first user may be made without a login, from this machine.
 async fn create_first_user(plan: &Plan, members: &Members, password: &str) -> Result<()> {
     let uri = plan.access.set_uri_without_login(&hosts(plan, members), &plan.name);
-    let client = Client::with_uri(&uri).map_err(|error| connect::refused(&error))?;
+    let client = Client::with_uri(&uri)?;
     let create = rawdoc! {
         "createUser": USER,
         "pwd": password,

@@ -12,7 +12,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::{READY_WITHIN, running, tell_member, tell_ready, tell_taken};
 use crate::arguments::UpArguments;
@@ -118,10 +118,8 @@ fn told(
         },
     };
     let log = log.display().to_string();
-    screen.event("detached", json!({"pid": keeper, "stop": stop, "log": log}))?;
-    screen.talk_unless_json(format_args!(
-        "the set goes on in the background, and tells what happens in {log}; stop it with: {stop}"
-    ));
+    tell!(screen, "detached", {"pid": keeper, "stop": stop, "log": log},
+        "the set goes on in the background, and tells what happens in {log}; stop it with: {stop}")?;
     Ok(Outcome::Fine)
 }
 

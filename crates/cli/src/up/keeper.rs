@@ -139,9 +139,8 @@ impl Keeper {
         if let Some(member) = self.members.iter().find(|member| member.id == *id) {
             self.show(member);
         }
-        screen.event("member_exited", json!({"id": id, "host": host, "how": how}))?;
-        screen.talk_unless_json(format_args!("member {id} ({host}) is gone: {how}"));
-        Ok(())
+        tell!(screen, "member_exited", {"id": id, "host": host, "how": how},
+            "member {id} ({host}) is gone: {how}")
     }
 
     /// Notes every member that has ended by now, so that what is asked for next finds it gone.
@@ -169,8 +168,7 @@ impl Keeper {
                 self.show(member);
             }
             let fields = json!({"action": action.name(), "host": address.as_str()});
-            screen.event("action", fields)?;
-            screen.talk_unless_json(text);
+            screen.tell("action", fields, text)?;
             self.save()?;
         }
         // Ignore send errors: the receiver may be gone, and it was done all the same.
@@ -187,10 +185,8 @@ impl Keeper {
                 Ok(false) => {}
                 Ok(true) => {
                     let (id, host, pid) = (member.id, member.host(), member.pid());
-                    screen.event("member_mended", json!({"id": id, "host": host, "pid": pid}))?;
-                    screen.talk_unless_json(format_args!(
-                        "member {id} ({host}) is back, process {pid}"
-                    ));
+                    tell!(screen, "member_mended", {"id": id, "host": host, "pid": pid},
+                        "member {id} ({host}) is back, process {pid}")?;
                 }
                 // The set goes on without it; the user can try again.
                 Err(failure) => screen.talk(failure),

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 
 use super::process::ProcessId;
+use crate::remedy;
 use crate::screen::{Failure, Result};
 use crate::whole_file::{self, PUBLIC};
 
@@ -121,14 +122,7 @@ impl RunningSet {
 
     /// The connection string of one member alone, with the login and the certificates of the set.
     pub(crate) fn member_uri(&self, host: &str) -> String {
-        let text = self.uri.strip_prefix("mongodb://").unwrap_or(&self.uri);
-        let (before, options) = text.split_once("/?").unwrap_or((text, ""));
-        let login = before.rsplit_once('@').map(|(login, _)| format!("{login}@"));
-        let others = options.split('&').filter(|option| !option.starts_with("replicaSet="));
-        let options: Vec<&str> = std::iter::once("directConnection=true").chain(others).collect();
-        let options = options.join("&");
-        let login = login.unwrap_or_default();
-        format!("mongodb://{login}{host}/?{}", options.trim_end_matches('&'))
+        remedy::member_uri(&self.uri, host)
     }
 
     /// The set that has a member here which runs.

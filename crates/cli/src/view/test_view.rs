@@ -249,10 +249,7 @@ pub(crate) fn status(me: &str, members: &[&str], primary: &str, term: i64) -> Se
     let told = members.iter().map(|member| MemberStatus {
         address: address(member),
         is_self: *member == me,
-        state: Some(match *member == primary {
-            true => MemberState::Primary,
-            false => MemberState::Secondary,
-        }),
+        state: Some(if *member == primary { MemberState::Primary } else { MemberState::Secondary }),
         is_up: true,
         op_time: Some(OpTime::new(term, Timestamp::new(1_700_000_000, 1))),
         op_time_date: Some(WallTime(1_700_000_000_000)),

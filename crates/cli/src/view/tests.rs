@@ -234,10 +234,7 @@ fn without_a_primary_any_deployment_is_explained() {
     let mut told = status("c:27017", &MEMBERS, "c:27017", 1);
     for member in &mut told.members {
         member.is_up = member.address.as_str() == "c:27017";
-        member.state = Some(match member.is_up {
-            true => MemberState::Secondary,
-            false => MemberState::Down,
-        });
+        member.state = Some(if member.is_up { MemberState::Secondary } else { MemberState::Down });
     }
     stage.tell("c:27017", Told::Status(told));
     let told = stage.view.facts(stage.now).explanation.expect("an explanation");

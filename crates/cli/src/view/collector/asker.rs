@@ -181,29 +181,19 @@ impl Asker {
     }
 
     async fn connect(&self) -> Result<Connection<Stream>, String> {
-        let stream = self.manner.connector.connect(&self.address).await;
-        let mut connection = Connection::new(stream.map_err(|error| error.to_string())?);
-        let shaken =
-            self.manner.handshake.shake(&mut connection, &self.address, Some(self.manner.limit));
-        match shaken.await {
-            Ok(_) => Ok(connection),
+        let Manner { connector, handshake, limit } = &*self.manner;
+        let opened = handshake.open(connector, &self.address, Some(*limit)).await;
+        let opened = match opened {
             // The server answers, and only the login is wrong: what it tells without a login is shown.
             Err(EstablishError::Authentication(error)) => {
                 let why = format!("the login is refused: {}", error.cause);
                 self.tell(Told::Login(Foreign(why).to_string()));
-                self.connect_without_login().await
+                let handshake = Handshake { authenticator: None, ..handshake.clone() };
+                handshake.open(connector, &self.address, Some(*limit)).await
             }
-            Err(error) => Err(error.to_string()),
-        }
-    }
-
-    async fn connect_without_login(&self) -> Result<Connection<Stream>, String> {
-        let stream = self.manner.connector.connect(&self.address).await;
-        let mut connection = Connection::new(stream.map_err(|error| error.to_string())?);
-        let handshake = Handshake { authenticator: None, ..self.manner.handshake.clone() };
-        let shaken = handshake.shake(&mut connection, &self.address, Some(self.manner.limit));
-        shaken.await.map_err(|error| error.to_string())?;
-        Ok(connection)
+            opened => opened,
+        };
+        opened.map(|(connection, _)| connection).map_err(|error| error.to_string())
     }
 
     fn tell(&self, told: Told) {
