@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bson::{Bson, Document, RawDocumentBuf};
 
-use crate::error::{QueryError, Result, fail};
+use crate::error::{QueryError, Result};
 use crate::part::Part;
 use crate::value::size::{identical_documents, value_size};
 use crate::value::{MAX_NESTING, Number, identical, measure};
@@ -156,7 +156,7 @@ pub fn apply_oplog_update(before: &Document, entry: &Document) -> Result<Documen
 }
 
 fn malformed(reason: &str) -> QueryError {
-    fail(4772600, format!("malformed update in the oplog: {reason}"))
+    fail!(4772600, "malformed update in the oplog: {reason}")
 }
 
 /// Fields are matched in order. A field of the old document that is not next in the new one is

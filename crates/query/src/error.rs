@@ -38,21 +38,6 @@ impl QueryError {
         Self::new(code.into(), message)
     }
 
-    /// A value that is not allowed where it stands.
-    pub fn bad_value(message: impl Into<String>) -> Self {
-        Self::new(ErrorCode::BAD_VALUE, message)
-    }
-
-    /// A request that could not be parsed.
-    pub(crate) fn failed_to_parse(message: impl Into<String>) -> Self {
-        Self::new(ErrorCode::FAILED_TO_PARSE, message)
-    }
-
-    /// A value of the wrong BSON type.
-    pub fn type_mismatch(message: impl Into<String>) -> Self {
-        Self::new(ErrorCode::TYPE_MISMATCH, message)
-    }
-
     /// The numeric code of the reply.
     pub fn code(&self) -> ErrorCode {
         self.code
@@ -64,19 +49,24 @@ impl QueryError {
     }
 }
 
-/// The refusal with this code and text.
-pub(crate) fn fail(code: impl Into<ErrorCode>, message: impl Into<String>) -> QueryError {
-    QueryError::new(code.into(), message)
-}
-
 /// The refusal with a code and a text as of `format!`. The code is a name in [`ErrorCode`], a number, or an
 /// expression in parentheses.
 macro_rules! fail {
     ($code:ident, $($message:tt)+) => { fail!($crate::error::ErrorCode::$code, $($message)+) };
     (($code:expr), $($message:tt)+) => { fail!($code, $($message)+) };
     ($code:expr, $($message:tt)+) => {
-        $crate::error::fail($code, std::fmt::format(format_args!($($message)+)))
+        $crate::error::QueryError::new($code.into(), std::fmt::format(format_args!($($message)+)))
     };
+}
+
+/// Returns with a refusal, as of `fail!`.
+macro_rules! refuse {
+    ($($refusal:tt)+) => { return Err(fail!($($refusal)+)) };
+}
+
+/// Returns with a refusal, as of `fail!`, if a condition holds: `refuse_if!(condition => code, text)`.
+macro_rules! refuse_if {
+    ($condition:expr => $($refusal:tt)+) => { if $condition { refuse!($($refusal)+) } };
 }
 
 /// The same refusal with the place it arose in put before its text.
@@ -86,12 +76,11 @@ pub(crate) fn caused_by(error: &QueryError, place: &str) -> QueryError {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
 
     #[test]
     fn long_messages_are_cut_between_characters() {
-        let error = QueryError::bad_value("é".repeat(100_000));
+        let error = fail!(BAD_VALUE, "{}", "é".repeat(100_000));
         assert!(error.message().len() < 5_000 && error.message().ends_with("é…"));
-        assert_eq!(QueryError::bad_value("short").message(), "short");
+        assert_eq!(fail!(BAD_VALUE, "short").message(), "short");
     }
 }

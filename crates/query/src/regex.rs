@@ -19,7 +19,7 @@ use self::backtrack::Search;
 use self::linear::Linear;
 use self::pcre::translate;
 use self::program::Program;
-use crate::error::{QueryError, Result, fail};
+use crate::error::{QueryError, Result};
 use crate::meter::Meter;
 use crate::value::ValueRef;
 
@@ -99,16 +99,15 @@ impl RegexMatcher {
         if pattern.len() > MAX_PATTERN_LENGTH {
             return Err(invalid("regular expression is too large"));
         }
-        if pattern.contains('\0') {
-            return Err(fail(51109, "Regular expression cannot contain an embedded null byte"));
-        }
+        refuse_if!(pattern.contains('\0') => 51109,
+            "Regular expression cannot contain an embedded null byte");
         let mut flags = String::new();
         for option in options.chars() {
             match option {
                 'i' | 'm' | 's' | 'x' if !flags.contains(option) => flags.push(option),
                 'i' | 'm' | 's' | 'x' | 'u' => {}
                 other => {
-                    return Err(fail!(51108, "invalid flag in regex options: {other}"));
+                    refuse!(51108, "invalid flag in regex options: {other}");
                 }
             }
         }
@@ -316,7 +315,7 @@ mod tests {
         fn check(&self) -> Result<()> {
             match self.0.fetch_add(1, std::sync::atomic::Ordering::Relaxed) {
                 0 => Ok(()),
-                _ => Err(fail(50, "time is up")),
+                _ => Err(fail!(50, "time is up")),
             }
         }
     }

@@ -7,7 +7,7 @@ use std::cmp::Ordering;
 
 use bson::{Bson, Document};
 
-use crate::error::{ErrorCode, QueryError, Result, fail};
+use crate::error::{ErrorCode, Result};
 use crate::value::{DocumentRef, FieldKeys, Number, Path, compare};
 
 /// The most fields a pattern may have.
@@ -43,12 +43,8 @@ impl SortKey {
 impl SortPattern {
     /// Parses `{field: 1, other: -1}`. An empty pattern sorts nothing.
     pub fn parse(pattern: &Document) -> Result<Self> {
-        if pattern.len() > MAX_SORT_FIELDS {
-            return Err(fail!(
-                13103,
-                "too many compound keys: a sort may have at most {MAX_SORT_FIELDS}"
-            ));
-        }
+        refuse_if!(pattern.len() > MAX_SORT_FIELDS => 13103,
+            "too many compound keys: a sort may have at most {MAX_SORT_FIELDS}");
         let mut paths = Vec::with_capacity(pattern.len());
         let mut directions = Vec::with_capacity(pattern.len());
         for (field, order) in pattern {
@@ -72,7 +68,7 @@ impl SortPattern {
     pub fn key<'a>(&self, document: impl Into<DocumentRef<'a>>) -> Result<SortKey> {
         let found = FieldKeys::of(&self.paths, document.into()).map_err(|error| {
             if error.code() == ErrorCode::CANNOT_INDEX_PARALLEL_ARRAYS {
-                QueryError::bad_value("cannot sort with keys that are parallel arrays")
+                fail!(BAD_VALUE, "cannot sort with keys that are parallel arrays")
             } else {
                 error
             }
@@ -107,29 +103,24 @@ fn parse_direction(field: &str, order: &Bson) -> Result<Direction> {
         } else {
             "Illegal key in $sort specification"
         };
-        return Err(QueryError::bad_value(format!("{reason}: {field}: {order}")));
+        refuse!(BAD_VALUE, "{reason}: {field}: {order}");
     }
     match Number::from_value(order).map(Number::to_i64_exact) {
         Some(Some(1)) => Ok(Direction::Ascending),
         Some(Some(-1)) => Ok(Direction::Descending),
         Some(_) => {
-            Err(fail(15975, "$sort key ordering must be 1 (for ascending) or -1 (for descending)"))
+            Err(fail!(15975, "$sort key ordering must be 1 (for ascending) or -1 (for descending)"))
         }
         None => Err(fail!(15974, "Illegal key in $sort specification: {field}: {order}")),
     }
 }
 
 fn parse_path(field: &str) -> Result<Path> {
-    if field.is_empty() {
-        return Err(fail(40352, "FieldPath cannot be constructed with empty string"));
-    }
+    refuse_if!(field.is_empty() => 40352, "FieldPath cannot be constructed with empty string");
     for part in field.split('.') {
-        if part.is_empty() {
-            return Err(fail(15998, "FieldPath field names may not be empty strings."));
-        }
-        if part.starts_with('$') && !matches!(part, "$ref" | "$id" | "$db") {
-            return Err(fail!(16410, "FieldPath field names may not start with '$': {field}"));
-        }
+        refuse_if!(part.is_empty() => 15998, "FieldPath field names may not be empty strings.");
+        refuse_if!(part.starts_with('$') && !matches!(part, "$ref" | "$id" | "$db") => 16410,
+            "FieldPath field names may not start with '$': {field}");
     }
     Path::parse(field)
 }

@@ -109,7 +109,7 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering as Atomic};
 
     use super::*;
-    use crate::error::{ErrorCode, QueryError};
+
     use crate::meter::Interrupt;
 
     #[test]
@@ -130,7 +130,7 @@ mod tests {
     impl Interrupt for Patience {
         fn check(&self) -> Result<()> {
             match self.0.fetch_sub(1, Atomic::Relaxed) {
-                1 => Err(QueryError::new(ErrorCode::BAD_VALUE, "enough")),
+                1 => Err(fail!(BAD_VALUE, "enough")),
                 _ => Ok(()),
             }
         }
@@ -159,7 +159,7 @@ mod tests {
     impl Interrupt for Keeper {
         fn check(&self) -> Result<()> {
             match self.0.fetch_sub(1, Atomic::Relaxed) {
-                1 => Err(QueryError::new(ErrorCode::BAD_VALUE, "enough")),
+                1 => Err(fail!(BAD_VALUE, "enough")),
                 _ => Ok(()),
             }
         }

@@ -80,10 +80,10 @@ mod tests {
     #[test]
     fn a_refusal_ends_with_the_type_that_was_found() {
         let refused = bson!(1).array(28664, "only supports arrays, not").unwrap_err();
-        assert_eq!(refused, QueryError::location(28664, "only supports arrays, not int"));
+        assert_eq!(refused, fail!(28664, "only supports arrays, not int"));
         let code = ErrorCode::TYPE_MISMATCH;
         let refused = Operand::MISSING.string(code, "a string, found:").unwrap_err();
-        assert_eq!(refused, QueryError::type_mismatch("a string, found: missing"));
+        assert_eq!(refused, fail!(TYPE_MISMATCH, "a string, found: missing"));
         assert_eq!(bson!({ "a": 1 }).document(1, ""), Ok(&bson::doc! { "a": 1 }));
         assert_eq!(bson!(true).boolean(1, ""), Ok(true));
         assert_eq!(bson!(2.5).number(1, ""), Ok(Number::Double(2.5)));

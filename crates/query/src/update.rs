@@ -19,7 +19,7 @@ use std::sync::Arc;
 use bson::{Bson, DateTime, Document, Timestamp};
 
 use crate::diff::{Places, ToldAs};
-use crate::error::{ErrorCode, QueryError, Result};
+use crate::error::Result;
 use crate::expression::{Compiler, Variables};
 use crate::meter::Meter;
 use crate::pipeline::Pipeline;
@@ -119,9 +119,7 @@ impl Update {
                 }
             }
             _ => {
-                return Err(QueryError::failed_to_parse(
-                    "Update argument must be either an object or an array",
-                ));
+                refuse!(FAILED_TO_PARSE, "Update argument must be either an object or an array");
             }
         };
         Ok(Self { form })
@@ -199,21 +197,17 @@ fn refuse_array_filters(filters: &[Document], style: &str) -> Result<()> {
     if filters.is_empty() {
         return Ok(());
     }
-    Err(QueryError::failed_to_parse(format!(
-        "arrayFilters may not be specified for {style} updates"
-    )))
+    Err(fail!(FAILED_TO_PARSE, "arrayFilters may not be specified for {style} updates"))
 }
 
 fn check_replacement(document: &Document) -> Result<()> {
     match document.keys().find(|key| key.starts_with('$')) {
         None => Ok(()),
-        Some(key) => Err(QueryError::new(
-            ErrorCode::DOLLAR_PREFIXED_FIELD_NAME,
-            format!(
-                "The dollar ($) prefixed field '{key}' in '{key}' is not allowed in the context \
+        Some(key) => Err(fail!(
+            DOLLAR_PREFIXED_FIELD_NAME,
+            "The dollar ($) prefixed field '{key}' in '{key}' is not allowed in the context \
                  of an update's replacement document. Consider using an aggregation pipeline with \
                  $replaceWith."
-            ),
         )),
     }
 }
@@ -263,11 +257,9 @@ fn check_id_unchanged(before: &Document, after: &Document) -> Result<()> {
         Some(id) => format!("altered to _id: {id}"),
         None => "removed".to_owned(),
     };
-    Err(QueryError::new(
-        ErrorCode::IMMUTABLE_FIELD,
-        format!(
-            "After applying the update, the (immutable) field '_id' was found to have been \
+    Err(fail!(
+        IMMUTABLE_FIELD,
+        "After applying the update, the (immutable) field '_id' was found to have been \
              {altered}"
-        ),
     ))
 }

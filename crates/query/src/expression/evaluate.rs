@@ -11,7 +11,7 @@ use super::operand::Operand;
 use super::operators::{self, CONVERSION_FAILURE, Named, Positional, RegexKind, SortBy};
 use super::path::FieldPath;
 use super::variables::{Frame, Scope};
-use crate::error::{QueryError, fail};
+use crate::error::QueryError;
 use crate::meter::{Charge, Kept, push, steps_to_copy};
 use crate::typed::Typed;
 
@@ -242,9 +242,9 @@ fn switch<'a>(
     }
     match default {
         Some(default) => default.evaluate(frame),
-        None => Err(fail(
+        None => Err(fail!(
             40066,
-            "$switch could not find a matching branch for an input, and no default was specified.",
+            "$switch could not find a matching branch for an input, and no default was specified."
         )),
     }
 }
@@ -327,11 +327,11 @@ fn filter_limit(limit: &Operand<'_>) -> Result<usize> {
         return Ok(usize::MAX);
     }
     let Some(number) = operators::as_i32(limit.or_null()) else {
-        return Err(fail!(
+        refuse!(
             327391,
             "$filter: limit must be represented as a 32-bit integral value: {}",
             limit.shown()
-        ));
+        );
     };
     match usize::try_from(number) {
         Ok(limit) if limit > 0 => Ok(limit),
@@ -351,11 +351,7 @@ fn reduce<'a>(
         return Ok(Operand::owned(Bson::Null));
     }
     let Some(elements) = input.as_array() else {
-        return Err(fail!(
-            40080,
-            "$reduce requires that 'input' be an array, found: {}",
-            input.shown()
-        ));
+        refuse!(40080, "$reduce requires that 'input' be an array, found: {}", input.shown());
     };
     let meter = frame.variables.meter();
     let mut value = initial.evaluate(frame)?.into_static("$reduce", meter)?;

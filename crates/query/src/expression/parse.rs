@@ -12,7 +12,7 @@ use super::node::{Base, Node};
 use super::operators::{self, Arity, Named, Positional};
 use super::path::FieldPath;
 use super::variables::{Frame, Variables};
-use crate::error::{QueryError, Result, fail};
+use crate::error::{QueryError, Result};
 use crate::meter::Meter;
 use crate::typed::Typed;
 
@@ -58,32 +58,22 @@ impl ParseContext {
 
 /// Reads an expression.
 pub(super) fn parse(value: &Bson, context: &ParseContext) -> Result<Node> {
-    if context.refusing {
-        return Err(QueryError::bad_value(
-            "expressions are not allowed here; use plain values and query operators",
-        ));
-    }
+    refuse_if!(context.refusing => BAD_VALUE,
+        "expressions are not allowed here; use plain values and query operators");
     Parser { context, locals: Locals::default(), depth: 0 }.expression(value)
 }
 
 /// Refuses names that no variable of a user may have.
 pub(crate) fn check_variable_name(name: &str) -> Result<()> {
     let Some(first) = name.chars().next() else {
-        return Err(fail(16866, "empty variable names are not allowed"));
+        refuse!(16866, "empty variable names are not allowed");
     };
-    if first.is_ascii() && !first.is_ascii_lowercase() {
-        return Err(fail!(
-            16867,
-            "'{name}' starts with an invalid character for a user variable name"
-        ));
-    }
+    refuse_if!(first.is_ascii() && !first.is_ascii_lowercase() => 16867,
+        "'{name}' starts with an invalid character for a user variable name");
     if let Some(bad) =
         name.chars().find(|c| c.is_ascii() && !c.is_ascii_alphanumeric() && *c != '_')
     {
-        return Err(fail!(
-            16868,
-            "'{name}' contains an invalid character for a variable name: '{bad}'"
-        ));
+        refuse!(16868, "'{name}' contains an invalid character for a variable name: '{bad}'");
     }
     Ok(())
 }
@@ -127,12 +117,8 @@ impl Locals {
 
 impl Parser<'_> {
     pub(super) fn expression(&mut self, value: &Bson) -> Result<Node> {
-        if self.depth >= MAX_EXPRESSION_DEPTH {
-            return Err(fail!(
-                OVERFLOW,
-                "expression exceeds the maximum nesting of {MAX_EXPRESSION_DEPTH} levels"
-            ));
-        }
+        refuse_if!(self.depth >= MAX_EXPRESSION_DEPTH => OVERFLOW,
+            "expression exceeds the maximum nesting of {MAX_EXPRESSION_DEPTH} levels");
         self.depth += 1;
         let node = match value {
             Bson::String(text) if text.starts_with('$') => self.path(text),
@@ -156,31 +142,19 @@ impl Parser<'_> {
         if let Some((name, argument)) = document.iter().next()
             && name.starts_with('$')
         {
-            if document.len() > 1 {
-                return Err(fail!(
-                    15983,
-                    "An object representing an expression must have exactly one field: \
-                         {document}"
-                ));
-            }
+            refuse_if!(document.len() > 1 => 15983,
+                "An object representing an expression must have exactly one field: \
+                 {document}");
             return self.operator(name, argument);
         }
         let mut fields = Vec::with_capacity(document.len());
         for (name, value) in document {
-            if name.contains('.') {
-                return Err(fail!(
-                    16405,
-                    "FieldPath field names may not contain '.'. Consider using $getField or \
-                         $setField. (got '{name}')"
-                ));
-            }
-            if name.starts_with('$') {
-                return Err(fail!(
-                    16410,
-                    "FieldPath field names may not start with '$'. Consider using $getField \
-                         or $setField. (got '{name}')"
-                ));
-            }
+            refuse_if!(name.contains('.') => 16405,
+                "FieldPath field names may not contain '.'. Consider using $getField or \
+                 $setField. (got '{name}')");
+            refuse_if!(name.starts_with('$') => 16410,
+                "FieldPath field names may not start with '$'. Consider using $getField \
+                 or $setField. (got '{name}')");
             fields.push((name.clone(), self.expression(value)?));
         }
         Ok(Node::Object(fields))
@@ -199,9 +173,7 @@ impl Parser<'_> {
             };
         }
         let path = &text[1..];
-        if path.is_empty() {
-            return Err(fail(16872, "'$' by itself is not a valid FieldPath"));
-        }
+        refuse_if!(path.is_empty() => 16872, "'$' by itself is not a valid FieldPath");
         Ok(Node::Path(self.current(), FieldPath::parse(path)?))
     }
 
@@ -226,8 +198,8 @@ impl Parser<'_> {
                 return Ok(Err(Bson::String(name.to_ascii_lowercase())));
             }
             _ if self.context.user.contains(name) => Base::User(name.to_owned()),
-            "" => return Err(fail(16866, "empty variable names are not allowed")),
-            _ => return Err(fail!(17276, "Use of undefined variable: {name}")),
+            "" => refuse!(16866, "empty variable names are not allowed"),
+            _ => refuse!(17276, "Use of undefined variable: {name}"),
         }))
     }
 
@@ -248,7 +220,7 @@ impl Parser<'_> {
             "$rand" => match argument {
                 Bson::Document(document) if document.is_empty() => Ok(Node::Random),
                 Bson::Array(elements) if elements.is_empty() => Ok(Node::Random),
-                _ => Err(fail(3040501, "$rand does not currently accept arguments")),
+                _ => Err(fail!(3040501, "$rand does not currently accept arguments")),
             },
             "$getField" => self.get_field(argument),
             "$unsetField" => self.unset_field(argument),
@@ -292,16 +264,13 @@ impl Parser<'_> {
         for (field, value) in fields {
             let Some(position) = operator.fields.iter().position(|known| known.name == field)
             else {
-                return Err(fail!(
-                    operator.unknown_field,
-                    "{name} found an unknown argument: {field}"
-                ));
+                refuse!(operator.unknown_field, "{name} found an unknown argument: {field}");
             };
             nodes[position] = Some(self.expression(value)?);
         }
         for (field, node) in operator.fields.iter().zip(&nodes) {
             if let (Some(code), None) = (field.required, node) {
-                return Err(fail!((code), "{name} requires '{}' to be specified", field.name));
+                refuse!((code), "{name} requires '{}' to be specified", field.name);
             }
         }
         Ok(Node::Named(operator, nodes))

@@ -8,7 +8,7 @@ use super::operand::Operand;
 use super::operators::{self, Arity};
 use super::parse::{Parser, as_list, check_variable_name, is_operator, unrecognized};
 use super::path::FieldPath;
-use crate::error::{ErrorCode, QueryError, Result, fail};
+use crate::error::{ErrorCode, Result};
 use crate::typed::{Typed, unknown_field};
 
 impl Parser<'_> {
@@ -38,13 +38,8 @@ impl Parser<'_> {
 
     pub(super) fn if_null(&mut self, argument: &Bson) -> Result<Node> {
         let parts = as_list(argument);
-        if parts.len() < 2 {
-            return Err(fail!(
-                1257300,
-                "$ifNull needs at least two arguments, had: {}",
-                parts.len()
-            ));
-        }
+        refuse_if!(parts.len() < 2 => 1257300,
+            "$ifNull needs at least two arguments, had: {}", parts.len());
         self.all(parts).map(Node::IfNull)
     }
 
@@ -57,9 +52,7 @@ impl Parser<'_> {
                 listed.array(40061, "$switch expected an array for 'branches', found:")?
             }
         };
-        if listed.is_empty() {
-            return Err(fail(40068, "$switch requires at least one branch."));
-        }
+        refuse_if!(listed.is_empty() => 40068, "$switch requires at least one branch.");
         let mut branches = Vec::with_capacity(listed.len());
         for branch in listed {
             branches.push(self.branch(branch)?);
@@ -72,14 +65,14 @@ impl Parser<'_> {
         let branch =
             branch.document(40062, "$switch expected each branch to be an object, found:")?;
         if let Some(unknown) = branch.keys().find(|key| !matches!(key.as_str(), "case" | "then")) {
-            return Err(fail!(40063, "$switch found an unknown argument to a branch: {unknown}"));
+            refuse!(40063, "$switch found an unknown argument to a branch: {unknown}");
         }
         let case = branch
             .get("case")
-            .ok_or_else(|| fail(40064, "$switch requires each branch have a 'case' expression"))?;
-        let then = branch
-            .get("then")
-            .ok_or_else(|| fail(40065, "$switch requires each branch have a 'then' expression."))?;
+            .ok_or_else(|| fail!(40064, "$switch requires each branch have a 'case' expression"))?;
+        let then = branch.get("then").ok_or_else(|| {
+            fail!(40065, "$switch requires each branch have a 'then' expression.")
+        })?;
         Ok((self.expression(case)?, self.expression(then)?))
     }
 
@@ -175,15 +168,11 @@ impl Parser<'_> {
             None => false,
             Some(value) => value.boolean(34463, "useLongestLength must be a bool, found")?,
         };
-        if inputs.is_empty() {
-            return Err(fail(34465, "$zip requires at least one input array"));
-        }
-        if !use_longest && !defaults.is_empty() {
-            return Err(fail(34466, "cannot specify defaults unless useLongestLength is true"));
-        }
-        if !defaults.is_empty() && defaults.len() != inputs.len() {
-            return Err(fail(34467, "defaults and inputs must have the same length"));
-        }
+        refuse_if!(inputs.is_empty() => 34465, "$zip requires at least one input array");
+        refuse_if!(!use_longest && !defaults.is_empty() => 34466,
+            "cannot specify defaults unless useLongestLength is true");
+        refuse_if!(!defaults.is_empty() && defaults.len() != inputs.len() => 34467,
+            "defaults and inputs must have the same length");
         Ok(Node::Zip { inputs, use_longest, defaults })
     }
 
@@ -225,11 +214,11 @@ impl Parser<'_> {
         if let Some(unknown) =
             unknown_field(fields, &["input", "to", "onError", "onNull", "format"])
         {
-            return Err(fail!(FAILED_TO_PARSE, "$convert found an unknown argument: {unknown}"));
+            refuse!(FAILED_TO_PARSE, "$convert found an unknown argument: {unknown}");
         }
         let required = |name: &str| {
-            let missing = || format!("Missing '{name}' parameter to $convert");
-            fields.get(name).ok_or_else(|| QueryError::failed_to_parse(missing()))
+            let missing = || fail!(FAILED_TO_PARSE, "Missing '{name}' parameter to $convert");
+            fields.get(name).ok_or_else(missing)
         };
         let input = self.expression(required("input")?)?;
         let to = self.expression(required("to")?)?;
@@ -244,7 +233,7 @@ impl Parser<'_> {
             format_args!("{name} expects an object of named arguments but found:"),
         )?;
         if let Some(unknown) = unknown_field(fields, &["input", "regex", "options"]) {
-            return Err(fail!(31024, "{name} found an unknown argument: {unknown}"));
+            refuse!(31024, "{name} found an unknown argument: {unknown}");
         }
         let input =
             fields.get("input").ok_or_else(|| fail!(31022, "{name} requires 'input' parameter"))?;

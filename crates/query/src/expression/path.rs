@@ -7,7 +7,7 @@ use bson::{Bson, Document};
 
 use super::MAX_EXPRESSION_DEPTH;
 use super::operand::Operand;
-use crate::error::{Result, fail};
+use crate::error::Result;
 
 /// The components of a dotted path, possibly none.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
@@ -16,24 +16,15 @@ pub(crate) struct FieldPath(Box<[String]>);
 impl FieldPath {
     /// Reads a dotted path such as `a.b.c`.
     pub(crate) fn parse(text: &str) -> Result<Self> {
-        if text.is_empty() {
-            return Err(fail(40352, "FieldPath cannot be constructed with empty string"));
-        }
-        if text.ends_with('.') {
-            return Err(fail(40353, "FieldPath must not end with a '.'."));
-        }
+        refuse_if!(text.is_empty() => 40352, "FieldPath cannot be constructed with empty string");
+        refuse_if!(text.ends_with('.') => 40353, "FieldPath must not end with a '.'.");
         let components: Box<[String]> = text.split('.').map(str::to_owned).collect();
         for component in &components {
             check_component(component)?;
         }
-        if components.len() > MAX_EXPRESSION_DEPTH {
-            return Err(fail!(
-                OVERFLOW,
-                "FieldPath has too many path components: {} exceeds the limit of {}",
-                components.len(),
-                MAX_EXPRESSION_DEPTH
-            ));
-        }
+        refuse_if!(components.len() > MAX_EXPRESSION_DEPTH => OVERFLOW,
+            "FieldPath has too many path components: {} exceeds the limit of {}",
+            components.len(), MAX_EXPRESSION_DEPTH);
         Ok(Self(components))
     }
 
@@ -75,18 +66,14 @@ pub(crate) fn is_reference_field(name: &str) -> bool {
 }
 
 fn check_component(component: &str) -> Result<()> {
-    if component.is_empty() {
-        return Err(fail(15998, "FieldPath field names may not be empty strings."));
-    }
+    refuse_if!(component.is_empty() => 15998, "FieldPath field names may not be empty strings.");
     if component.starts_with('$') && !is_reference_field(component) {
-        return Err(fail!(
+        refuse!(
             16410,
             "FieldPath field names may not start with '$'. Consider using $getField or $setField. (got '{component}')"
-        ));
+        );
     }
-    if component.contains('\0') {
-        return Err(fail(16411, "FieldPath field names may not contain '\\0'."));
-    }
+    refuse_if!(component.contains('\0') => 16411, "FieldPath field names may not contain '\\0'.");
     Ok(())
 }
 

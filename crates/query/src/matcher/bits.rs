@@ -5,7 +5,7 @@
 
 use bson::Bson;
 
-use crate::error::{QueryError, Result};
+use crate::error::Result;
 use crate::value::{Number, ValueRef};
 
 /// The highest position that a list may name.
@@ -80,9 +80,8 @@ impl BitTest {
 }
 
 fn position(index: usize, item: &Bson) -> Result<u32> {
-    let refused = |reason: &str| {
-        QueryError::bad_value(format!("Failed to parse bit position. {reason} {index}: {item}"))
-    };
+    let refused =
+        |reason: &str| fail!(BAD_VALUE, "Failed to parse bit position. {reason} {index}: {item}");
     let number = Number::from_value(item).ok_or_else(|| refused("Expected a number in:"))?;
     let number = number.to_i64_exact().ok_or_else(|| refused("Expected an integer:"))?;
     if number < 0 {
@@ -96,17 +95,15 @@ fn position(index: usize, item: &Bson) -> Result<u32> {
 
 fn mask(field: &str, operator: &str, argument: &Bson) -> Result<i64> {
     let Some(number) = Number::from_value(argument) else {
-        return Err(QueryError::bad_value(format!(
+        refuse!(
+            BAD_VALUE,
             "{field} takes an Array, a number, or a BinData but received: {operator}: {argument}"
-        )));
+        );
     };
-    let mask = number.to_i64_exact().ok_or_else(|| {
-        QueryError::failed_to_parse(format!("Expected an integer: {operator}: {argument}"))
-    })?;
-    if mask < 0 {
-        return Err(QueryError::failed_to_parse(format!(
-            "Expected a non-negative number in: {operator}: {argument}"
-        )));
-    }
+    let mask = number
+        .to_i64_exact()
+        .ok_or_else(|| fail!(FAILED_TO_PARSE, "Expected an integer: {operator}: {argument}"))?;
+    refuse_if!(mask < 0 => FAILED_TO_PARSE,
+        "Expected a non-negative number in: {operator}: {argument}");
     Ok(mask)
 }

@@ -10,7 +10,7 @@ use bson::{Bson, Document, bson};
 use super::bits::BitTest;
 use super::predicate::InList;
 use super::{Comparison, Condition, MAX_QUERY_DEPTH, Node, Predicate, RegexMatcher, Schema};
-use crate::error::{ErrorCode, QueryError, Result, fail};
+use crate::error::{QueryError, Result};
 use crate::expression::Compiler;
 use crate::expression::is_reference_field;
 use crate::value::{Number, Path, TypeSet, is_truthy, type_name_of};
@@ -95,9 +95,9 @@ impl Parser<'_> {
                 let chance = bson!({ "$lt": [{ "$rand": {} }, rate] });
                 Ok(Node::Expr(self.compiler.compile(&chance)?.into()))
             }
-            _ => Err(QueryError::bad_value(
-                "$sampleRate must be a number between 0 and 1, both included",
-            )),
+            _ => {
+                Err(fail!(BAD_VALUE, "$sampleRate must be a number between 0 and 1, both included"))
+            }
         }
     }
 
@@ -107,54 +107,53 @@ impl Parser<'_> {
             "$alwaysTrue" => Node::Constant(true),
             "$alwaysFalse" => Node::Constant(false),
             "$expr" if self.inside_elem_match => {
-                return Err(QueryError::bad_value(
-                    "$expr can only be applied to the top-level document",
-                ));
+                refuse!(BAD_VALUE, "$expr can only be applied to the top-level document");
             }
             "$expr" => Node::Expr(self.compiler.compile(value)?.into()),
             "$jsonSchema" => match value {
                 Bson::Document(schema) => Node::Schema(Schema::parse(schema)?.into()),
                 other => {
-                    return Err(QueryError::type_mismatch(format!(
+                    refuse!(
+                        TYPE_MISMATCH,
                         "$jsonSchema must be an object, but got {}",
                         type_name_of(other)
-                    )));
+                    );
                 }
             },
             "$where" => {
-                return Err(QueryError::bad_value(
-                    "$where is not supported: this server runs no JavaScript; use $expr instead",
-                ));
+                refuse!(
+                    BAD_VALUE,
+                    "$where is not supported: this server runs no JavaScript; use $expr instead"
+                );
             }
             "$text" => {
-                return Err(fail(
-                    ErrorCode::INDEX_NOT_FOUND,
-                    "text index required for $text query: this server has none; use $regex instead",
-                ));
+                refuse!(
+                    INDEX_NOT_FOUND,
+                    "text index required for $text query: this server has none; use $regex instead"
+                );
             }
             "$sampleRate" => self.sample_rate(value)?,
             key if GEO_OPERATORS.contains(&key) => return Err(geo_refused(key)),
             other => {
-                return Err(QueryError::bad_value(format!(
+                refuse!(
+                    BAD_VALUE,
                     "unknown top level operator: {other}. If you have a field name that starts \
                      with a '$' symbol, consider using $getField or $setField."
-                )));
+                );
             }
         }))
     }
 
     fn branches(self, operator: &str, value: &Bson, depth: usize) -> Parsed<Vec<Node>> {
         let Bson::Array(branches) = value else {
-            return Err(QueryError::bad_value(format!("{operator} must be an array")));
+            refuse!(BAD_VALUE, "{operator} must be an array");
         };
-        if branches.is_empty() {
-            return Err(QueryError::bad_value("$and/$or/$nor must be a nonempty array"));
-        }
+        refuse_if!(branches.is_empty() => BAD_VALUE, "$and/$or/$nor must be a nonempty array");
         // Loops instead of iterator chains: each adaptor would be a frame per level.
         let mut nodes = Vec::with_capacity(branches.len());
         for branch in branches {
             let Bson::Document(query) = branch else {
-                return Err(QueryError::bad_value("$or/$and/$nor entries need to be full objects"));
+                refuse!(BAD_VALUE, "$or/$and/$nor entries need to be full objects");
             };
             nodes.push(self.query(query, depth + 1)?);
         }
@@ -177,11 +176,8 @@ impl Parser<'_> {
 
     fn compile(self, pattern: &str, options: &str) -> Parsed<RegexMatcher> {
         self.regexes.set(self.regexes.get() + 1);
-        if self.regexes.get() > MAX_REGEXES {
-            return Err(QueryError::bad_value(format!(
-                "a query may have at most {MAX_REGEXES} regular expressions; combine them with '|'"
-            )));
-        }
+        refuse_if!(self.regexes.get() > MAX_REGEXES => BAD_VALUE,
+            "a query may have at most {MAX_REGEXES} regular expressions; combine them with '|'");
         Ok(RegexMatcher::new(pattern, options)?.with_meter(self.compiler.meter()))
     }
 
@@ -218,21 +214,21 @@ impl Parser<'_> {
         match argument {
             Bson::RegularExpression(_) => Ok(negated(self.field_value(argument, depth)?)),
             Bson::Document(operators) if operators.is_empty() => {
-                Err(QueryError::bad_value("$not argument must be a non-empty object"))
+                Err(fail!(BAD_VALUE, "$not argument must be a non-empty object"))
             }
             Bson::Document(operators) => {
                 if let Some(key) = operators.keys().find(|key| !key.starts_with('$')) {
-                    return Err(QueryError::bad_value(format!("unknown operator: {key}")));
+                    refuse!(BAD_VALUE, "unknown operator: {key}");
                 }
                 Ok(negated(self.operators(operators, depth + 1)?))
             }
-            _ => Err(QueryError::bad_value("$not needs a regex or a document")),
+            _ => Err(fail!(BAD_VALUE, "$not needs a regex or a document")),
         }
     }
 
     fn all(self, argument: &Bson, depth: usize) -> Parsed<Condition> {
         let Bson::Array(items) = argument else {
-            return Err(QueryError::bad_value("$all needs an array"));
+            refuse!(BAD_VALUE, "$all needs an array");
         };
         if items.is_empty() {
             return Ok(Condition::Leaf(Predicate::Nothing));
@@ -249,14 +245,12 @@ impl Parser<'_> {
                 Bson::Document(document) if elem_matches && is_elem_match(item) => {
                     match (document.len(), document.get("$elemMatch")) {
                         (1, Some(query)) => self.elem_match(query, depth),
-                        _ => Err(QueryError::bad_value("$all/$elemMatch has to be consistent")),
+                        _ => Err(fail!(BAD_VALUE, "$all/$elemMatch has to be consistent")),
                     }
                 }
-                _ if elem_matches => {
-                    Err(QueryError::bad_value("$all/$elemMatch has to be consistent"))
-                }
+                _ if elem_matches => Err(fail!(BAD_VALUE, "$all/$elemMatch has to be consistent")),
                 Bson::Document(document) if is_operator_document(document) => {
-                    Err(QueryError::bad_value("no $ expressions in $all"))
+                    Err(fail!(BAD_VALUE, "no $ expressions in $all"))
                 }
                 item => self.field_value(item, depth),
             })
@@ -266,7 +260,7 @@ impl Parser<'_> {
 
     fn elem_match(self, argument: &Bson, depth: usize) -> Parsed<Condition> {
         let Bson::Document(query) = argument else {
-            return Err(QueryError::bad_value("$elemMatch needs an Object"));
+            refuse!(BAD_VALUE, "$elemMatch needs an Object");
         };
         let inner = Self { inside_elem_match: true, ..self };
         let first = query.keys().next().map(String::as_str);
@@ -290,7 +284,7 @@ fn leaf_operator(
         "$eq" => equality(argument)?,
         "$ne" => match argument {
             Bson::RegularExpression(_) => {
-                return Err(QueryError::bad_value("Can't have regex as arg to $ne."));
+                refuse!(BAD_VALUE, "Can't have regex as arg to $ne.");
             }
             other => negated(equality(other)?),
         },
@@ -305,7 +299,7 @@ fn leaf_operator(
         "$type" => Condition::Leaf(Predicate::Type(TypeSet::parse(argument)?)),
         "$regex" => regex(parser, argument, siblings.get("$options"))?,
         "$options" if siblings.contains_key("$regex") => return Ok(None),
-        "$options" => return Err(QueryError::bad_value("$options needs a $regex")),
+        "$options" => refuse!(BAD_VALUE, "$options needs a $regex"),
         "$mod" => modulo(argument)?,
         "$size" => size(argument)?,
         "$bitsAllSet" | "$bitsAnySet" | "$bitsAllClear" | "$bitsAnyClear" => {
@@ -314,17 +308,14 @@ fn leaf_operator(
         "$comment" => return Ok(None),
         operator if GEO_OPERATORS.contains(&operator) => return Err(geo_refused(operator)),
         unknown => {
-            return Err(QueryError::bad_value(format!("unknown operator: {unknown}")));
+            refuse!(BAD_VALUE, "unknown operator: {unknown}");
         }
     }))
 }
 
 fn check_depth(depth: usize) -> Parsed<()> {
-    if depth > MAX_QUERY_DEPTH {
-        return Err(QueryError::bad_value(format!(
-            "exceeded maximum query tree depth of {MAX_QUERY_DEPTH}; nest fewer operators"
-        )));
-    }
+    refuse_if!(depth > MAX_QUERY_DEPTH => BAD_VALUE,
+        "exceeded maximum query tree depth of {MAX_QUERY_DEPTH}; nest fewer operators");
     Ok(())
 }
 
@@ -338,37 +329,36 @@ fn negated(condition: Condition) -> Condition {
 
 fn equality(value: &Bson) -> Parsed<Condition> {
     match value {
-        Bson::Undefined => Err(QueryError::bad_value("cannot compare to undefined")),
+        Bson::Undefined => Err(fail!(BAD_VALUE, "cannot compare to undefined")),
         value => Ok(Condition::Leaf(Predicate::Compare(Comparison::Equal, value.clone()))),
     }
 }
 
 fn inequality(parser: Parser<'_>, comparison: Comparison, value: &Bson) -> Parsed<Condition> {
     match value {
-        Bson::Undefined => Err(QueryError::bad_value("cannot compare to undefined")),
-        Bson::RegularExpression(_) => Err(QueryError::bad_value(format!(
+        Bson::Undefined => Err(fail!(BAD_VALUE, "cannot compare to undefined")),
+        Bson::RegularExpression(_) => Err(fail!(
+            BAD_VALUE,
             "Can't have RegEx as arg to predicate over field '{}'.",
             parser.field
-        ))),
+        )),
         value => Ok(Condition::Leaf(Predicate::Compare(comparison, value.clone()))),
     }
 }
 
 fn in_list(parser: Parser<'_>, operator: &str, argument: &Bson) -> Parsed<Condition> {
     let Bson::Array(items) = argument else {
-        return Err(QueryError::bad_value(format!("{operator} needs an array")));
+        refuse!(BAD_VALUE, "{operator} needs an array");
     };
     let mut values = Vec::with_capacity(items.len());
     let mut regexes = Vec::new();
     for item in items {
         match item {
             Bson::Document(document) if is_operator_document(document) => {
-                return Err(QueryError::bad_value(format!("cannot nest $ under {operator}")));
+                refuse!(BAD_VALUE, "cannot nest $ under {operator}");
             }
             Bson::Undefined => {
-                return Err(QueryError::bad_value(
-                    "InMatchExpression equality cannot be undefined",
-                ));
+                refuse!(BAD_VALUE, "InMatchExpression equality cannot be undefined");
             }
             Bson::RegularExpression(regex) => {
                 regexes.push(parser.compile(regex.pattern.as_str(), regex.options.as_str())?)
@@ -383,60 +373,55 @@ fn regex(parser: Parser<'_>, pattern: &Bson, options: Option<&Bson>) -> Parsed<C
     let options = match options {
         None => None,
         Some(Bson::String(options)) => Some(options.as_str()),
-        Some(_) => return Err(QueryError::bad_value("$options has to be a string")),
+        Some(_) => refuse!(BAD_VALUE, "$options has to be a string"),
     };
     let matcher = match pattern {
         Bson::String(pattern) => parser.compile(pattern, options.unwrap_or(""))?,
         Bson::RegularExpression(regex) => {
             let own = regex.options.as_str();
-            if !own.is_empty() && options.is_some() {
-                return Err(fail(51075, "options set in both $regex and $options"));
-            }
+            refuse_if!(!own.is_empty() && options.is_some() => 51075,
+                "options set in both $regex and $options");
             parser.compile(regex.pattern.as_str(), options.unwrap_or(own))?
         }
-        _ => return Err(QueryError::bad_value("$regex has to be a string")),
+        _ => refuse!(BAD_VALUE, "$regex has to be a string"),
     };
     Ok(Condition::Leaf(Predicate::Regex(matcher)))
 }
 
 fn modulo(argument: &Bson) -> Parsed<Condition> {
     let Bson::Array(parts) = argument else {
-        return Err(QueryError::bad_value("malformed mod, needs to be an array"));
+        refuse!(BAD_VALUE, "malformed mod, needs to be an array");
     };
     let (divisor, remainder) = match parts.as_slice() {
-        [] | [_] => return Err(QueryError::bad_value("malformed mod, not enough elements")),
+        [] | [_] => refuse!(BAD_VALUE, "malformed mod, not enough elements"),
         [divisor, remainder] => (divisor, remainder),
-        _ => return Err(QueryError::bad_value("malformed mod, too many elements")),
+        _ => refuse!(BAD_VALUE, "malformed mod, too many elements"),
     };
     let whole = |name: &str, value: &Bson| {
         let number = Number::from_value(value)
-            .ok_or_else(|| QueryError::bad_value(format!("malformed mod, {name} not a number")))?;
+            .ok_or_else(|| fail!(BAD_VALUE, "malformed mod, {name} not a number"))?;
         number.to_i64_truncated().ok_or_else(|| {
-            QueryError::bad_value(format!(
+            fail!(
+                BAD_VALUE,
                 "malformed mod, {name} value is invalid :: caused by :: Unable to coerce {value} \
                  to an integral type"
-            ))
+            )
         })
     };
     let divisor = whole("divisor", divisor)?;
-    if divisor == 0 {
-        return Err(QueryError::bad_value("divisor cannot be 0"));
-    }
+    refuse_if!(divisor == 0 => BAD_VALUE, "divisor cannot be 0");
     let remainder = whole("remainder", remainder)?;
     Ok(Condition::Leaf(Predicate::Mod { divisor, remainder }))
 }
 
 fn size(argument: &Bson) -> Parsed<Condition> {
     let number = Number::from_value(argument).ok_or_else(|| {
-        QueryError::bad_value(format!("Failed to parse $size. Expected a number in: {argument}"))
+        fail!(BAD_VALUE, "Failed to parse $size. Expected a number in: {argument}")
     })?;
     let size = number.to_i64_exact().ok_or_else(|| {
-        QueryError::bad_value(format!("Failed to parse $size. Expected an integer: {argument}"))
+        fail!(BAD_VALUE, "Failed to parse $size. Expected an integer: {argument}")
     })?;
-    if size < 0 {
-        return Err(QueryError::bad_value(format!(
-            "Failed to parse $size. Expected a non-negative number in: {argument}"
-        )));
-    }
+    refuse_if!(size < 0 => BAD_VALUE,
+        "Failed to parse $size. Expected a non-negative number in: {argument}");
     Ok(Condition::Leaf(Predicate::Size(size)))
 }

@@ -251,16 +251,10 @@ impl Properties {
 }
 
 fn check_schema(schema: &Document, depth: usize) -> Parsed<()> {
-    if depth > MAX_QUERY_DEPTH {
-        return Err(QueryError::bad_value(format!(
-            "$jsonSchema is nested beyond {MAX_QUERY_DEPTH} levels; flatten it"
-        )));
-    }
-    if schema.contains_key("type") && schema.contains_key("bsonType") {
-        return Err(QueryError::failed_to_parse(
-            "Cannot specify both $jsonSchema keywords 'type' and 'bsonType'",
-        ));
-    }
+    refuse_if!(depth > MAX_QUERY_DEPTH => BAD_VALUE,
+        "$jsonSchema is nested beyond {MAX_QUERY_DEPTH} levels; flatten it");
+    refuse_if!(schema.contains_key("type") && schema.contains_key("bsonType") => FAILED_TO_PARSE,
+        "Cannot specify both $jsonSchema keywords 'type' and 'bsonType'");
     Ok(())
 }
 
@@ -324,12 +318,10 @@ fn parse_leaf_keyword(schema: &Document, keyword: &str, argument: &Bson) -> Pars
         | "uniqueItems" => return Ok(None),
         "$ref" | "$schema" | "default" | "definitions" | "format" | "id" | "encrypt"
         | "encryptMetadata" => {
-            return Err(QueryError::failed_to_parse(format!(
-                "$jsonSchema keyword '{keyword}' is not currently supported"
-            )));
+            refuse!(FAILED_TO_PARSE, "$jsonSchema keyword '{keyword}' is not currently supported");
         }
         unknown => {
-            return Err(fail!(FAILED_TO_PARSE, "Unknown $jsonSchema keyword: {unknown}"));
+            refuse!(FAILED_TO_PARSE, "Unknown $jsonSchema keyword: {unknown}");
         }
     }))
 }
@@ -345,8 +337,8 @@ fn parse_types(
     };
     names.iter().try_fold(TypeSet::default(), |set, name| {
         let name = text(keyword, name)?;
-        let types = lookup(name)
-            .ok_or_else(|| QueryError::bad_value(format!("Unknown type name alias: {name}")))?;
+        let types =
+            lookup(name).ok_or_else(|| fail!(BAD_VALUE, "Unknown type name alias: {name}"))?;
         Ok(set.union(types))
     })
 }
@@ -421,20 +413,18 @@ fn multiple_of(argument: &Bson) -> Parsed<Rule> {
     let limit = number("multipleOf", argument)?;
     let positive =
         Number::from_value(&limit).is_some_and(|number| number.compare(Number::Int32(0)).is_gt());
-    if !positive {
-        return Err(QueryError::failed_to_parse(
-            "$jsonSchema keyword 'multipleOf' must have a positive value",
-        ));
-    }
+    refuse_if!(!positive => FAILED_TO_PARSE,
+        "$jsonSchema keyword 'multipleOf' must have a positive value");
     Ok(Rule::MultipleOf(limit))
 }
 
 fn exclusive(schema: &Document, keyword: &str, needs: &str) -> Parsed<bool> {
     match schema.get(keyword) {
         None => Ok(false),
-        Some(_) if !schema.contains_key(needs) => Err(QueryError::failed_to_parse(format!(
+        Some(_) if !schema.contains_key(needs) => Err(fail!(
+            FAILED_TO_PARSE,
             "$jsonSchema keyword '{needs}' must be a present if {keyword} is present"
-        ))),
+        )),
         Some(argument) => boolean(keyword, argument),
     }
 }
@@ -482,25 +472,27 @@ fn count(keyword: &str, argument: &Bson) -> Parsed<usize> {
     let number =
         Number::from_value(argument).ok_or_else(|| wrong_type(keyword, "a number", argument))?;
     number.to_i64_exact().and_then(|number| usize::try_from(number).ok()).ok_or_else(|| {
-        QueryError::failed_to_parse(format!(
+        fail!(
+            FAILED_TO_PARSE,
             "$jsonSchema keyword '{keyword}' must be a non-negative integer, but got {argument}"
-        ))
+        )
     })
 }
 
 fn nonempty_array<'a>(keyword: &str, argument: &'a Bson) -> Parsed<&'a [Bson]> {
     match argument {
-        Bson::Array(items) if items.is_empty() => Err(QueryError::failed_to_parse(format!(
-            "$jsonSchema keyword '{keyword}' cannot be an empty array"
-        ))),
+        Bson::Array(items) if items.is_empty() => {
+            Err(fail!(FAILED_TO_PARSE, "$jsonSchema keyword '{keyword}' cannot be an empty array"))
+        }
         Bson::Array(items) => Ok(items),
         other => Err(wrong_type(keyword, "an array", other)),
     }
 }
 
 fn wrong_type(keyword: &str, wanted: &str, found: &Bson) -> QueryError {
-    QueryError::type_mismatch(format!(
+    fail!(
+        TYPE_MISMATCH,
         "$jsonSchema keyword '{keyword}' must be {wanted}, but got {}",
         type_name_of(found)
-    ))
+    )
 }

@@ -7,7 +7,7 @@ use bson::{Bson, Document};
 
 use super::memory::Memory;
 use super::sort::parse_pattern;
-use crate::error::{QueryError, Result, fail};
+use crate::error::Result;
 use crate::expression::operators::accumulate::{
     Deviation, Sum, check_method, count, percentiles_of_sorted, shares,
 };
@@ -105,21 +105,18 @@ impl Kind {
 impl Accumulator {
     /// Reads `field: { $accumulator: argument }`.
     pub(super) fn parse(field: &str, spec: &Bson, context: &ParseContext) -> Result<Self> {
-        if field.contains('.') {
-            return Err(fail!(40235, "The field name '{field}' cannot contain '.'"));
-        }
-        if field.starts_with('$') {
-            return Err(fail!(40236, "The field name '{field}' cannot be an operator name"));
-        }
+        refuse_if!(field.contains('.') => 40235, "The field name '{field}' cannot contain '.'");
+        refuse_if!(field.starts_with('$') => 40236,
+            "The field name '{field}' cannot be an operator name");
         let Bson::Document(spec) = spec else {
-            return Err(fail!(40234, "The field '{field}' must be an accumulator object"));
+            refuse!(40234, "The field '{field}' must be an accumulator object");
         };
         let mut operators = spec.iter();
         let (Some((name, argument)), None) = (operators.next(), operators.next()) else {
-            return Err(fail!(40238, "The field '{field}' must specify one accumulator"));
+            refuse!(40238, "The field '{field}' must specify one accumulator");
         };
         let Some(kind) = Kind::of(name) else {
-            return Err(fail!(15952, "unknown group operator '{name}'"));
+            refuse!(15952, "unknown group operator '{name}'");
         };
         let field = field.to_owned();
         if kind == Kind::Count {
@@ -128,7 +125,7 @@ impl Accumulator {
                     let input = Expression::parse(&Bson::Int32(1), context)?;
                     Ok(Self { field, kind, input, n: None, shares: Vec::new(), sort: None })
                 }
-                _ => Err(QueryError::failed_to_parse("$count takes no arguments, i.e. $count:{}")),
+                _ => Err(fail!(FAILED_TO_PARSE, "$count takes no arguments, i.e. $count:{{}}")),
             };
         }
         if matches!(kind, Kind::Median | Kind::Percentile) {
@@ -141,7 +138,7 @@ impl Accumulator {
             Bson::Array(arguments) => match arguments.as_slice() {
                 [single] => single,
                 _ => {
-                    return Err(fail!(40237, "The {name} accumulator is a unary operator"));
+                    refuse!(40237, "The {name} accumulator is a unary operator");
                 }
             },
             single => single,
@@ -158,10 +155,7 @@ impl Accumulator {
         context: &ParseContext,
     ) -> Result<Self> {
         let Bson::Document(options) = argument else {
-            return Err(fail!(
-                7429703,
-                "specification must be an object; found {name}: {argument}"
-            ));
+            refuse!(7429703, "specification must be an object; found {name}: {argument}");
         };
         let required = |key: &str| {
             options.get(key).ok_or_else(|| {
@@ -174,7 +168,7 @@ impl Accumulator {
             _ => {
                 let p = Expression::parse(required("p")?, context)?;
                 let constant = p.constant().ok_or_else(|| {
-                    fail(7750300, "The $percentile 'p' field must be an array of constant values")
+                    fail!(7750300, "The $percentile 'p' field must be an array of constant values")
                 })?;
                 shares(constant)?
             }
@@ -192,11 +186,11 @@ impl Accumulator {
         context: &ParseContext,
     ) -> Result<Self> {
         let Bson::Document(options) = argument else {
-            return Err(fail!(
+            refuse!(
                 5787900,
                 "specification must be an object; found {name} :{}",
                 argument.type_name()
-            ));
+            );
         };
         let value = if kind.sorts() { "output" } else { "input" };
         let known = |key: &str| {
@@ -205,7 +199,7 @@ impl Accumulator {
                 || (key == "sortBy" && kind.sorts())
         };
         if let Some(unknown) = options.keys().find(|key| !known(key)) {
-            return Err(fail!(5787901, "Unknown argument for '{name}' operator: {unknown}"));
+            refuse!(5787901, "Unknown argument for '{name}' operator: {unknown}");
         }
         let required = |key: &str, code: i32| {
             options.get(key).ok_or_else(|| fail!((code), "Missing value for '{key}' of {name}"))

@@ -10,7 +10,7 @@ use super::group::{By, Group};
 use super::memory::Memory;
 use super::stage::{Made, deferred};
 use super::{Documents, Run};
-use crate::error::{QueryError, Result, fail};
+use crate::error::{QueryError, Result};
 use crate::expression::operators::as_i64;
 use crate::expression::{Dependencies, Expression, Frame, ParseContext};
 use crate::meter::Kept;
@@ -63,13 +63,9 @@ fn group_by(stage: &str, code: i32, value: &Bson, context: &ParseContext) -> Res
         Bson::Document(fields) => fields.keys().next().is_some_and(|key| key.starts_with('$')),
         _ => false,
     };
-    if !computed {
-        return Err(fail!(
-            (code),
-            "The {stage} 'groupBy' field must be defined as a $-prefixed path or an \
-                 expression, but found: {value}."
-        ));
-    }
+    refuse_if!(!computed => (code),
+        "The {stage} 'groupBy' field must be defined as a $-prefixed path or an \
+         expression, but found: {value}.");
     Expression::parse(value, context)
 }
 
@@ -79,10 +75,10 @@ pub(super) fn parse(spec: &Bson, context: &ParseContext) -> Result<Group> {
         return Err(wrong_type(40201, "Argument to $bucket stage must be an object", spec));
     };
     if let Some(unknown) = unknown_field(spec, &["groupBy", "boundaries", "default", "output"]) {
-        return Err(fail!(40197, "Unrecognized option to $bucket: {unknown}."));
+        refuse!(40197, "Unrecognized option to $bucket: {unknown}.");
     }
     let (Some(by), Some(boundaries)) = (spec.get("groupBy"), spec.get("boundaries")) else {
-        return Err(fail(40198, "$bucket requires 'groupBy' and 'boundaries' to be specified."));
+        refuse!(40198, "$bucket requires 'groupBy' and 'boundaries' to be specified.");
     };
     let value = group_by("$bucket", 40202, by, context)?;
     let boundaries = read_boundaries(boundaries, context)?;
@@ -91,10 +87,10 @@ pub(super) fn parse(spec: &Bson, context: &ParseContext) -> Result<Group> {
         Some(default) => {
             let constant = Expression::parse(default, context)?;
             let Some(value) = constant.constant().cloned() else {
-                return Err(fail!(
+                refuse!(
                     40195,
                     "The $bucket 'default' field must be a constant expression, but found: {default}."
-                ));
+                );
             };
             check_default(&value, &boundaries)?;
             Some(value)
@@ -108,35 +104,20 @@ fn read_boundaries(spec: &Bson, context: &ParseContext) -> Result<Vec<Bson>> {
     let Bson::Array(spec) = spec else {
         return Err(wrong_type(40200, "The $bucket 'boundaries' field must be an array", spec));
     };
-    if spec.len() < 2 {
-        return Err(fail!(
-            40192,
-            "The $bucket 'boundaries' field must have at least 2 values, but found {} value(s).",
-            spec.len()
-        ));
-    }
+    refuse_if!(spec.len() < 2 => 40192,
+        "The $bucket 'boundaries' field must have at least 2 values, but found {} value(s).",
+        spec.len());
     let mut boundaries: Vec<Bson> = Vec::with_capacity(spec.len());
     for value in spec {
         let Some(value) = Expression::parse(value, context)?.constant().cloned() else {
-            return Err(fail(
-                40191,
-                "The $bucket 'boundaries' field must be an array of constant values.",
-            ));
+            refuse!(40191, "The $bucket 'boundaries' field must be an array of constant values.");
         };
         if let Some(last) = boundaries.last() {
             let bracket = |value: &Bson| TypeBracket::of(ValueRef::from(value));
-            if bracket(last) != bracket(&value) {
-                return Err(fail(
-                    40193,
-                    "All values in the 'boundaries' option to $bucket must have the same type.",
-                ));
-            }
-            if compare(last, &value).is_ge() {
-                return Err(fail(
-                    40194,
-                    "The 'boundaries' option to $bucket must be sorted in ascending order.",
-                ));
-            }
+            refuse_if!(bracket(last) != bracket(&value) => 40193,
+                "All values in the 'boundaries' option to $bucket must have the same type.");
+            refuse_if!(compare(last, &value).is_ge() => 40194,
+                "The 'boundaries' option to $bucket must be sorted in ascending order.");
         }
         boundaries.push(value);
     }
@@ -145,13 +126,9 @@ fn read_boundaries(spec: &Bson, context: &ParseContext) -> Result<Vec<Bson>> {
 
 fn check_default(default: &Bson, boundaries: &[Bson]) -> Result<()> {
     let (Some(first), Some(last)) = (boundaries.first(), boundaries.last()) else { return Ok(()) };
-    if compare(default, first).is_ge() && compare(default, last).is_lt() {
-        return Err(fail(
-            40199,
-            "The $bucket 'default' field must be less than the lowest boundary or greater than or \
-             equal to the highest boundary.",
-        ));
-    }
+    refuse_if!(compare(default, first).is_ge() && compare(default, last).is_lt() => 40199,
+        "The $bucket 'default' field must be less than the lowest boundary or greater than or \
+         equal to the highest boundary.");
     Ok(())
 }
 
@@ -162,28 +139,21 @@ impl BucketAuto {
         };
         if let Some(unknown) = unknown_field(spec, &["groupBy", "buckets", "output", "granularity"])
         {
-            return Err(fail!(40245, "Unrecognized option to $bucketAuto: {unknown}."));
+            refuse!(40245, "Unrecognized option to $bucketAuto: {unknown}.");
         }
-        if spec.contains_key("granularity") {
-            return Err(fail(
-                40261,
-                "The $bucketAuto 'granularity' field is not offered here; leave it out",
-            ));
-        }
+        refuse_if!(spec.contains_key("granularity") => 40261,
+            "The $bucketAuto 'granularity' field is not offered here; leave it out");
         let (Some(by), Some(buckets)) = (spec.get("groupBy"), spec.get("buckets")) else {
-            return Err(fail(
-                40246,
-                "$bucketAuto requires 'groupBy' and 'buckets' to be specified.",
-            ));
+            refuse!(40246, "$bucketAuto requires 'groupBy' and 'buckets' to be specified.");
         };
         let by = group_by("$bucketAuto", 40239, by, context)?;
         let buckets = match as_i64(buckets).and_then(|number| i32::try_from(number).ok()) {
             None => {
-                return Err(fail!(
+                refuse!(
                     40241,
                     "The $bucketAuto 'buckets' field must be representable as a 32-bit \
                          integer, but found {buckets}."
-                ));
+                );
             }
             Some(number) => {
                 usize::try_from(number).ok().filter(|number| *number > 0).ok_or_else(|| {

@@ -12,7 +12,7 @@ use super::output::check_known;
 use super::stage::{Made, deferred};
 use super::unwind::set;
 use super::{Documents, Run};
-use crate::error::{ErrorCode, QueryError, Result, fail};
+use crate::error::{ErrorCode, QueryError, Result};
 use crate::expression::operators::as_i64;
 use crate::expression::operators::date_math::shift_by;
 use crate::expression::{Dependencies, Expression, FieldPath, ParseContext};
@@ -56,9 +56,9 @@ fn path_and_value(
     what: &str,
     context: &ParseContext,
 ) -> Result<(FieldPath, Expression)> {
-    let name = name.as_str().ok_or_else(|| {
-        QueryError::type_mismatch(format!("$densify: {what} must be the name of a field"))
-    })?;
+    let name = name
+        .as_str()
+        .ok_or_else(|| fail!(TYPE_MISMATCH, "$densify: {what} must be the name of a field"))?;
     let path = FieldPath::parse(name)?;
     let value = Expression::parse(&Bson::String(format!("${name}")), context)?;
     Ok((path, value))
@@ -83,9 +83,7 @@ impl Densify {
                 .map(|name| path_and_value(name, "each of 'partitionByFields'", context))
                 .collect::<Result<_, _>>()?,
             Some(_) => {
-                return Err(QueryError::type_mismatch(
-                    "'partitionByFields' must be an array of strings",
-                ));
+                refuse!(TYPE_MISMATCH, "'partitionByFields' must be an array of strings");
             }
         };
         let range = spec.get("range").ok_or_else(|| missing("range"))?.document(
@@ -265,13 +263,13 @@ fn too_many() -> QueryError {
 impl Step {
     fn parse(step: &Bson, unit: Option<&Bson>) -> Result<Self> {
         let not_positive = || {
-            fail(
+            fail!(
                 5733401,
-                "the step parameter in a range statement must be a strictly positive numeric value",
+                "the step parameter in a range statement must be a strictly positive numeric value"
             )
         };
         let number = Number::from_value(step)
-            .ok_or_else(|| QueryError::type_mismatch("$densify: 'step' must be a number"))?;
+            .ok_or_else(|| fail!(TYPE_MISMATCH, "$densify: 'step' must be a number"))?;
         if !number.compare(Number::Int32(0)).is_gt() || number.is_nan() {
             return Err(not_positive());
         }
@@ -279,13 +277,13 @@ impl Step {
             None => Ok(Self::Number(number)),
             Some(Bson::String(unit)) => {
                 let amount = as_i64(step).ok_or_else(|| {
-                    fail(6586400, "the step of dates must be a whole number of units")
+                    fail!(6586400, "the step of dates must be a whole number of units")
                 })?;
                 // An unknown unit is refused here, and not first by a document.
                 shift_by("$densify", 0, unit, amount)?;
                 Ok(Self::Date { unit: unit.clone(), amount })
             }
-            Some(_) => Err(QueryError::type_mismatch("'unit' must be a string")),
+            Some(_) => Err(fail!(TYPE_MISMATCH, "'unit' must be a string")),
         }
     }
 
@@ -294,11 +292,11 @@ impl Step {
         let is_number = |value: &Bson| Number::from_value(value).is_some();
         match (self, is_number(lower), is_number(upper)) {
             (Self::Date { .. }, true, true) => {
-                Err(fail(5733409, "numeric bounds may not have unit parameter"))
+                Err(fail!(5733409, "numeric bounds may not have unit parameter"))
             }
-            (_, true, false) | (_, false, true) => Err(fail(
+            (_, true, false) | (_, false, true) => Err(fail!(
                 5733406,
-                "a bounding array must contain either both dates or both numeric types",
+                "a bounding array must contain either both dates or both numeric types"
             )),
             _ => [lower, upper].into_iter().try_for_each(|bound| self.check_value(bound)),
         }
@@ -308,21 +306,21 @@ impl Step {
         match (self, value) {
             (Self::Date { .. }, Bson::DateTime(_)) => Ok(()),
             (Self::Number(_), value) if Number::from_value(value).is_some() => Ok(()),
-            (Self::Number(_), Bson::DateTime(_)) => Err(fail(
+            (Self::Number(_), Bson::DateTime(_)) => Err(fail!(
                 6053600,
-                "Encountered date densify value in collection when step does not have a date unit.",
+                "Encountered date densify value in collection when step does not have a date unit."
             )),
-            (Self::Date { .. }, value) if Number::from_value(value).is_some() => Err(fail(
+            (Self::Date { .. }, value) if Number::from_value(value).is_some() => Err(fail!(
                 6053600,
-                "Encountered numeric densify value in collection when step has a date unit.",
+                "Encountered numeric densify value in collection when step has a date unit."
             )),
-            _ => Err(fail(5733201, "Densify field type must be numeric or a date")),
+            _ => Err(fail!(5733201, "Densify field type must be numeric or a date")),
         }
     }
 
     /// A place of the row that begins at a value.
     fn place(&self, first: &Bson, place: i64) -> Result<Bson> {
-        let overflow = || fail(ErrorCode::OVERFLOW, "$densify: a value is out of range");
+        let overflow = || fail!(OVERFLOW, "$densify: a value is out of range");
         match (self, first) {
             (Self::Date { unit, amount }, Bson::DateTime(first)) => {
                 let amount = amount.checked_mul(place).ok_or_else(overflow)?;
@@ -343,33 +341,29 @@ impl Bounds {
     fn parse(bounds: &Bson, step: &Step, is_one_partition: bool) -> Result<Self> {
         match bounds {
             Bson::String(name) if name == "full" => Ok(Self::Full),
-            Bson::String(name) if name == "partition" && is_one_partition => Err(fail(
+            Bson::String(name) if name == "partition" && is_one_partition => Err(fail!(
                 5733408,
                 "one may not specify the bounds as 'partition' without specifying a non-empty array \
-                 of partitionByFields. You may have meant to specify 'full' bounds.",
+                 of partitionByFields. You may have meant to specify 'full' bounds."
             )),
             Bson::String(name) if name == "partition" => Ok(Self::Partition),
             Bson::String(_) => {
-                Err(fail(5946802, "Bounds string must either be 'full' or 'partition'"))
+                Err(fail!(5946802, "Bounds string must either be 'full' or 'partition'"))
             }
             Bson::Array(ends) => {
                 let [lower, upper] = ends.as_slice() else {
-                    return Err(fail(
+                    refuse!(
                         5733403,
-                        "a bounding array in a range statement must have exactly two elements",
-                    ));
+                        "a bounding array in a range statement must have exactly two elements"
+                    );
                 };
-                if compare(lower, upper).is_gt() {
-                    return Err(fail(
-                        5733402,
-                        "the bounds in a range statement must be the string 'full', 'partition', or an \
-                         ascending array of two numbers or two dates",
-                    ));
-                }
+                refuse_if!(compare(lower, upper).is_gt() => 5733402,
+                    "the bounds in a range statement must be the string 'full', 'partition', or an \
+                     ascending array of two numbers or two dates");
                 step.check_bounds(lower, upper)?;
                 Ok(Self::Between(Box::new([lower.clone(), upper.clone()])))
             }
-            _ => Err(fail(5733402, "'bounds' must be a string or an array")),
+            _ => Err(fail!(5733402, "'bounds' must be a string or an array")),
         }
     }
 }

@@ -9,7 +9,7 @@ use bson::{Bson, Document, RawDocument};
 
 use super::Pipeline;
 use super::stage::Stage;
-use crate::error::{ErrorCode, Result, fail};
+use crate::error::Result;
 use crate::expression::{Dependencies, Expression, ParseContext};
 use crate::value::raw_scan::RawScan;
 
@@ -91,9 +91,8 @@ impl Decoder {
     ///
     /// If the bytes are not valid BSON.
     pub fn decode(&self, raw: &RawDocument) -> Result<Document> {
-        self.decode_fields(raw).map_err(|_| {
-            fail(ErrorCode::FAILED_TO_PARSE, "a stored document is malformed; run validate")
-        })
+        self.decode_fields(raw)
+            .map_err(|_| fail!(FAILED_TO_PARSE, "a stored document is malformed; run validate"))
     }
 
     fn decode_fields(&self, raw: &RawDocument) -> Result<Document, bson::error::Error> {

@@ -5,7 +5,7 @@ use bson::{Bson, Document};
 use super::output::check_known;
 use super::stage::Stage;
 use super::window::WindowStage;
-use crate::error::{ErrorCode, QueryError, Result, fail};
+use crate::error::{ErrorCode, Result};
 use crate::expression::{FieldPath, ParseContext};
 use crate::projection::AddFields;
 use crate::typed::Typed;
@@ -20,10 +20,7 @@ pub(super) fn parse(spec: &Bson, context: &ParseContext) -> Result<Vec<Stage>> {
     let output = match spec.get("output") {
         Some(Bson::Document(output)) if !output.is_empty() => output,
         _ => {
-            return Err(fail(
-                ErrorCode::MISSING_FIELD,
-                "BSON field '$fill.output' must name at least one field",
-            ));
+            refuse!(MISSING_FIELD, "BSON field '$fill.output' must name at least one field");
         }
     };
     let (mut methods, mut values) = (Document::new(), Document::new());
@@ -46,11 +43,11 @@ pub(super) fn parse(spec: &Bson, context: &ParseContext) -> Result<Vec<Stage>> {
                 methods.insert(field.as_str(), bson::doc! { "$linearFill": path });
             }
             _ => {
-                return Err(fail!(
+                refuse!(
                     6050202,
                     "The $fill output '{field}' must be {{ value: … }} or {{ method: 'linear' \
                          or 'locf' }}"
-                ));
+                );
             }
         }
     }
@@ -70,10 +67,10 @@ fn window_of(spec: &Document, methods: Document) -> Result<Document> {
     let mut window = Document::new();
     match (spec.get("partitionBy"), spec.get("partitionByFields")) {
         (Some(_), Some(_)) => {
-            return Err(fail(
+            refuse!(
                 6050204,
-                "Maximum one of 'partitionBy' and 'partitionByFields can be specified in '$fill'",
-            ));
+                "Maximum one of 'partitionBy' and 'partitionByFields can be specified in '$fill'"
+            );
         }
         (Some(by), None) => {
             window.insert("partitionBy", by.clone());
@@ -81,22 +78,18 @@ fn window_of(spec: &Document, methods: Document) -> Result<Document> {
         (None, Some(Bson::Array(fields))) => {
             let path = |field: &Bson| match field {
                 Bson::String(field) => Ok(Bson::String(format!("${field}"))),
-                _ => Err(QueryError::type_mismatch(
-                    "'partitionByFields' must be an array of strings",
-                )),
+                _ => Err(fail!(TYPE_MISMATCH, "'partitionByFields' must be an array of strings")),
             };
             let paths = fields.iter().map(path).collect::<Result<Vec<_>, _>>()?;
             window.insert("partitionBy", paths);
         }
         (None, Some(_)) => {
-            return Err(QueryError::type_mismatch(
-                "'partitionByFields' must be an array of strings",
-            ));
+            refuse!(TYPE_MISMATCH, "'partitionByFields' must be an array of strings");
         }
         (None, None) => {}
     }
     let Some(sort) = spec.get("sortBy") else {
-        return Err(fail(6050203, "The sortBy field is required to fill by a method"));
+        refuse!(6050203, "The sortBy field is required to fill by a method");
     };
     window.insert("sortBy", sort.clone());
     window.insert("output", methods);

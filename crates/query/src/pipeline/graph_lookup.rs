@@ -7,7 +7,7 @@ use bson::{Bson, Document};
 use super::Run;
 use super::memory::Memory;
 use super::unwind::set;
-use crate::error::{ErrorCode, QueryError, Result, fail};
+use crate::error::{ErrorCode, QueryError, Result};
 use crate::expression::operators::as_i64;
 use crate::expression::{Dependencies, Expression, FieldPath, ParseContext, cost};
 use crate::matcher::Matcher;
@@ -46,7 +46,7 @@ impl GraphLookup {
                 "depthField", "restrictSearchWithMatch",
             ],
         ) {
-            return Err(fail!(40104, "Unknown argument to $graphLookup: {unknown}"));
+            refuse!(40104, "Unknown argument to $graphLookup: {unknown}");
         }
         let text = |name: &str| {
             spec.get(name)
@@ -66,7 +66,7 @@ impl GraphLookup {
                 Some(query.clone())
             }
             Some(_) => {
-                return Err(fail(40185, "restrictSearchWithMatch must be an object"));
+                refuse!(40185, "restrictSearchWithMatch must be an object");
             }
         };
         let depth_field = match spec.get("depthField") {
@@ -199,9 +199,9 @@ impl Search {
 }
 
 fn missing() -> QueryError {
-    fail(
+    fail!(
         40105,
         "$graphLookup requires 'from', 'as', 'startWith', 'connectFromField', and 'connectToField' \
-         to be specified.",
+         to be specified."
     )
 }

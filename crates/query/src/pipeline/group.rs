@@ -10,7 +10,7 @@ use super::accumulator::{Accumulator, State};
 use super::memory::Memory;
 use super::stage::deferred_stream;
 use super::{Decoder, Documents, Run, StoredDocuments};
-use crate::error::{Result, fail};
+use crate::error::Result;
 use crate::expression::{Dependencies, Expression, Frame, Operand, ParseContext};
 use crate::meter::{Kept, Meter, push};
 use crate::value::{GroupKey, PARTS, compare};
@@ -37,10 +37,10 @@ pub(super) enum By {
 impl Group {
     pub(super) fn parse(spec: &Bson, context: &ParseContext) -> Result<Self> {
         let Bson::Document(spec) = spec else {
-            return Err(fail(15947, "a group's fields must be specified in an object"));
+            refuse!(15947, "a group's fields must be specified in an object");
         };
         let Some(id) = spec.get("_id") else {
-            return Err(fail(15955, "a group specification must include an _id"));
+            refuse!(15955, "a group specification must include an _id");
         };
         let accumulators = spec
             .iter()
@@ -75,10 +75,10 @@ impl By {
                     _ => None,
                 };
                 bucket.or(default.as_ref()).map(Operand::borrowed).ok_or_else(|| {
-                    fail(
+                    fail!(
                         40066,
                         "$switch could not find a matching branch for an input, and no default \
-                         was specified.",
+                         was specified."
                     )
                 })
             }

@@ -6,7 +6,7 @@ use bson::{Bson, Document};
 
 use super::parse::{Place, parse};
 use super::{Environment, Pipeline};
-use crate::error::{QueryError, Result, fail};
+use crate::error::Result;
 use crate::expression::{Expression, ParseContext, Variables};
 use crate::typed::{Typed, unknown_field};
 
@@ -79,11 +79,11 @@ impl Output {
                     (Some(database.clone()), collection.clone())
                 }
                 _ => {
-                    return Err(fail(
+                    refuse!(
                         16994,
                         "If an object is passed to $out it must have exactly 2 fields: 'db' and \
-                         'coll'",
-                    ));
+                         'coll'"
+                    );
                 }
             },
             other => {
@@ -93,12 +93,8 @@ impl Output {
                 ));
             }
         };
-        if collection.is_empty() {
-            return Err(fail!(
-                INVALID_NAMESPACE,
-                "Invalid $out target: the collection has no name"
-            ));
-        }
+        refuse_if!(collection.is_empty() => INVALID_NAMESPACE,
+            "Invalid $out target: the collection has no name");
         Ok(Self::Out { database, collection })
     }
 }
@@ -126,10 +122,7 @@ impl Merge {
         let lets = read_variables(whole.get("let"), context)?;
         let runs_pipeline = matches!(whole.get("whenMatched"), Some(Bson::Array(_)));
         if whole.contains_key("let") && !runs_pipeline {
-            return Err(fail(
-                51199,
-                "Cannot use 'let' variables with 'whenMatched' other than a pipeline",
-            ));
+            refuse!(51199, "Cannot use 'let' variables with 'whenMatched' other than a pipeline");
         }
         let inner =
             lets.iter().fold(context.clone(), |context, (name, _)| context.with_variable(name));
@@ -200,11 +193,11 @@ fn target(into: Option<&Bson>) -> Result<(Option<String>, String)> {
                 Ok((Some(database.clone()), collection.clone()))
             }
             (None, Some(Bson::String(collection))) => Ok((None, collection.clone())),
-            _ => Err(fail(51178, "$merge 'into' field must specify a 'coll' that is not empty")),
+            _ => Err(fail!(51178, "$merge 'into' field must specify a 'coll' that is not empty")),
         },
-        _ => Err(fail(
+        _ => Err(fail!(
             51178,
-            "$merge 'into' field must specify a collection: a string or { db, coll }",
+            "$merge 'into' field must specify a collection: a string or {{ db, coll }}"
         )),
     }
 }
@@ -213,25 +206,18 @@ fn fields(on: Option<&Bson>) -> Result<Vec<String>> {
     let names = match on {
         None => return Ok(vec!["_id".to_owned()]),
         Some(Bson::Array(names)) if names.is_empty() => {
-            return Err(fail(
-                51187,
-                "If explicitly specifying $merge 'on', must include at least one field",
-            ));
+            refuse!(51187, "If explicitly specifying $merge 'on', must include at least one field");
         }
         Some(Bson::Array(names)) => names.as_slice(),
         Some(single) => std::slice::from_ref(single),
     };
-    if names.len() > MAX_ON_FIELDS {
-        return Err(QueryError::failed_to_parse(format!(
-            "$merge 'on' has more than {MAX_ON_FIELDS} fields, which no index covers"
-        )));
-    }
+    refuse_if!(names.len() > MAX_ON_FIELDS => FAILED_TO_PARSE,
+        "$merge 'on' has more than {MAX_ON_FIELDS} fields, which no index covers");
     let mut fields: Vec<String> = Vec::with_capacity(names.len());
     for name in names {
         let name = name.string(51134, "$merge 'on' array elements must be strings, but found")?;
-        if fields.iter().any(|field| field == name) {
-            return Err(fail!(31465, "Found a duplicate field '{name}'"));
-        }
+        refuse_if!(fields.iter().any(|field| field == name) => 31465,
+            "Found a duplicate field '{name}'");
         fields.push(name.to_owned());
     }
     Ok(fields)
@@ -249,7 +235,7 @@ fn read_variables(
             variables.push((name.clone(), Expression::parse(value, context)?));
         }
     } else if spec.is_some() {
-        return Err(QueryError::type_mismatch("$merge 'let' must be an object"));
+        refuse!(TYPE_MISMATCH, "$merge 'let' must be an object");
     }
     if !variables.iter().any(|(name, _)| name == "new") {
         variables.push(("new".to_owned(), Expression::parse(&whole, context)?));
@@ -269,9 +255,10 @@ fn when_matched(
             "keepExisting" => Ok(WhenMatched::KeepExisting),
             "merge" => Ok(WhenMatched::Merge),
             "fail" => Ok(WhenMatched::Fail),
-            other => Err(QueryError::bad_value(format!(
+            other => Err(fail!(
+                BAD_VALUE,
                 "Enumeration value '{other}' for field 'whenMatched' is not a valid value."
-            ))),
+            )),
         },
         Some(Bson::Array(stages)) => {
             parse(stages, Place::Update, variables, context).map(WhenMatched::Pipeline)
@@ -289,8 +276,9 @@ fn when_not_matched(mode: Option<&Bson>) -> Result<WhenNotMatched> {
         Some(Bson::String(mode)) if mode == "insert" => Ok(WhenNotMatched::Insert),
         Some(Bson::String(mode)) if mode == "discard" => Ok(WhenNotMatched::Discard),
         Some(Bson::String(mode)) if mode == "fail" => Ok(WhenNotMatched::Fail),
-        Some(other) => Err(QueryError::bad_value(format!(
+        Some(other) => Err(fail!(
+            BAD_VALUE,
             "Enumeration value {other} for field 'whenNotMatched' is not a valid value."
-        ))),
+        )),
     }
 }

@@ -18,7 +18,7 @@ use super::system::SystemStage;
 use super::unwind::Unwind;
 use super::window::WindowStage;
 use super::{MAX_PIPELINE_DEPTH, MAX_STAGES, Pipeline};
-use crate::error::{ErrorCode, QueryError, Result, fail};
+use crate::error::{ErrorCode, QueryError, Result};
 use crate::expression::operators::as_i64;
 use crate::expression::{
     Compiler, Expression, FieldPath, ParseContext, Variables, check_variable_name,
@@ -61,32 +61,22 @@ struct Reader<'a> {
 impl Reader<'_> {
     fn pipeline(&self, stages: &[Bson]) -> Result<Pipeline> {
         let above = self.above + stages.len();
-        if above > MAX_STAGES {
-            return Err(fail!(
-                7749501,
-                "Pipeline length must be no longer than {MAX_STAGES} stages"
-            ));
-        }
-        if self.depth > MAX_PIPELINE_DEPTH {
-            return Err(fail!(
-                MAX_SUB_PIPELINE_DEPTH_EXCEEDED,
-                "Maximum number of nested sub-pipelines exceeded. Limit is {MAX_PIPELINE_DEPTH}"
-            ));
-        }
+        refuse_if!(above > MAX_STAGES => 7749501,
+            "Pipeline length must be no longer than {MAX_STAGES} stages");
+        refuse_if!(self.depth > MAX_PIPELINE_DEPTH => MAX_SUB_PIPELINE_DEPTH_EXCEEDED,
+            "Maximum number of nested sub-pipelines exceeded. Limit is {MAX_PIPELINE_DEPTH}");
         let here = Reader { context: self.context.clone(), above, ..*self };
         let mut read = Vec::with_capacity(stages.len());
         for (position, stage) in stages.iter().enumerate() {
             let Bson::Document(stage) = stage else {
-                return Err(QueryError::type_mismatch(
-                    "Each element of the 'pipeline' array must be an object",
-                ));
+                refuse!(TYPE_MISMATCH, "Each element of the 'pipeline' array must be an object");
             };
             let mut fields = stage.iter();
             let (Some((name, spec)), None) = (fields.next(), fields.next()) else {
-                return Err(fail(
+                refuse!(
                     40323,
-                    "A pipeline stage specification object must contain exactly one field.",
-                ));
+                    "A pipeline stage specification object must contain exactly one field."
+                );
             };
             here.check_place(name, position, stages.len())?;
             here.stage(name, spec, &mut read)?;
@@ -100,25 +90,20 @@ impl Reader<'_> {
         let first = name == "$documents" || SystemStage::of(name, &Document::new()).is_some();
         match self.place {
             Place::Facet if output || first || name == "$facet" => {
-                return Err(fail!(40600, "{name} is not allowed to be used within a $facet stage"));
+                refuse!(40600, "{name} is not allowed to be used within a $facet stage");
             }
             Place::Lookup if output => {
-                return Err(fail!(51047, "{name} is not allowed within a $lookup's sub-pipeline"));
+                refuse!(51047, "{name} is not allowed within a $lookup's sub-pipeline");
             }
             Place::Union if output => {
-                return Err(fail!(
-                    31441,
-                    "{name} is not allowed within a $unionWith's sub-pipeline"
-                ));
+                refuse!(31441, "{name} is not allowed within a $unionWith's sub-pipeline");
             }
             _ => {}
         }
-        if first && position > 0 {
-            return Err(fail!(40602, "{name} is only valid as the first stage in a pipeline"));
-        }
-        if output && position + 1 < count {
-            return Err(fail!(40601, "{name} can only be the final stage in the pipeline"));
-        }
+        refuse_if!(first && position > 0 => 40602,
+            "{name} is only valid as the first stage in a pipeline");
+        refuse_if!(output && position + 1 < count => 40601,
+            "{name} can only be the final stage in the pipeline");
         Ok(())
     }
 
@@ -127,12 +112,8 @@ impl Reader<'_> {
     fn check_update(&self, name: &str) -> Result<()> {
         const CHANGING: [&str; 6] =
             ["$addFields", "$set", "$project", "$unset", "$replaceRoot", "$replaceWith"];
-        if self.place == Place::Update && !CHANGING.contains(&name) {
-            return Err(fail!(
-                INVALID_OPTIONS,
-                "{name} is not allowed to be used within an update"
-            ));
-        }
+        refuse_if!(self.place == Place::Update && !CHANGING.contains(&name) => INVALID_OPTIONS,
+            "{name} is not allowed to be used within an update");
         Ok(())
     }
 
@@ -190,7 +171,7 @@ impl Reader<'_> {
 
     fn match_stage(&self, spec: &Bson) -> Result<Stage> {
         let Bson::Document(query) = spec else {
-            return Err(fail(15959, "the match filter must be an expression in an object"));
+            refuse!(15959, "the match filter must be an expression in an object");
         };
         let compiler = Compiler::within(self.variables.clone(), self.context.clone());
         let matcher = Matcher::parse_with(query, &compiler)?;
@@ -231,7 +212,7 @@ impl Reader<'_> {
         if let Some(unknown) =
             unknown_field(spec, &["from", "as", "localField", "foreignField", "let", "pipeline"])
         {
-            return Err(fail!(FAILED_TO_PARSE, "unknown argument to $lookup: {unknown}"));
+            refuse!(FAILED_TO_PARSE, "unknown argument to $lookup: {unknown}");
         }
         let text = |name: &str| {
             let Some(value) = spec.get(name) else { return Ok(None) };
@@ -240,7 +221,7 @@ impl Reader<'_> {
             value.string(ErrorCode::FAILED_TO_PARSE, wanted).map(Some)
         };
         let into = text("as")?
-            .ok_or_else(|| QueryError::failed_to_parse("must specify 'as' field for a $lookup"))?;
+            .ok_or_else(|| fail!(FAILED_TO_PARSE, "must specify 'as' field for a $lookup"))?;
         let equality = match (text("localField")?, text("foreignField")?) {
             (Some(local), Some(foreign)) => {
                 FieldPath::parse(foreign)?;
@@ -248,18 +229,16 @@ impl Reader<'_> {
             }
             (None, None) => None,
             _ => {
-                return Err(QueryError::failed_to_parse(
+                refuse!(
+                    FAILED_TO_PARSE,
                     "$lookup requires both or neither of 'localField' and 'foreignField' to be \
-                     specified",
-                ));
+                     specified"
+                );
             }
         };
-        if equality.is_none() && !spec.contains_key("pipeline") {
-            return Err(QueryError::failed_to_parse(
-                "$lookup requires either 'pipeline' or both 'localField' and 'foreignField' to be \
-                 specified",
-            ));
-        }
+        refuse_if!(equality.is_none() && !spec.contains_key("pipeline") => FAILED_TO_PARSE,
+            "$lookup requires either 'pipeline' or both 'localField' and 'foreignField' to be \
+             specified");
         let variables = self.lookup_variables(spec)?;
         let context = variables
             .iter()
@@ -270,10 +249,11 @@ impl Reader<'_> {
             .transpose()?;
         let from = text("from")?.map(str::to_owned);
         if from.is_none() && pipeline.as_ref().is_none_or(Pipeline::reads_collection) {
-            return Err(QueryError::failed_to_parse(
+            refuse!(
+                FAILED_TO_PARSE,
                 "must specify 'from' field for a $lookup whose pipeline does not start with \
-                 $documents",
-            ));
+                 $documents"
+            );
         }
         Ok(Lookup { from, into: FieldPath::parse(into)?, equality, variables, pipeline })
     }
@@ -286,11 +266,8 @@ impl Reader<'_> {
                 "$lookup argument 'let' must be an object, is type",
             )?,
         };
-        if !spec.contains_key("pipeline") {
-            return Err(QueryError::failed_to_parse(
-                "$lookup with a 'let' argument must also specify 'pipeline'",
-            ));
-        }
+        refuse_if!(!spec.contains_key("pipeline") => FAILED_TO_PARSE,
+            "$lookup with a 'let' argument must also specify 'pipeline'");
         variables
             .iter()
             .map(|(name, value)| {
@@ -309,11 +286,12 @@ impl Reader<'_> {
                     None => None,
                     Some(Bson::String(collection)) => Some(collection.clone()),
                     Some(other) => {
-                        return Err(QueryError::type_mismatch(format!(
+                        refuse!(
+                            TYPE_MISMATCH,
                             "BSON field '$unionWith.coll' is the wrong type '{}', expected \
                                  type 'string'",
                             other.type_name()
-                        )));
+                        );
                     }
                 };
                 (collection, spec.get("pipeline"))
@@ -332,12 +310,9 @@ impl Reader<'_> {
                 self.inner_pipeline("$unionWith", stages, Place::Union, self.context.clone())?
             }
         };
-        if collection.is_none() && pipeline.reads_collection() {
-            return Err(QueryError::failed_to_parse(
-                "$unionWith stage without explicit collection must have a pipeline with \
-                 $documents as first stage",
-            ));
-        }
+        refuse_if!(collection.is_none() && pipeline.reads_collection() => FAILED_TO_PARSE,
+            "$unionWith stage without explicit collection must have a pipeline with \
+             $documents as first stage");
         Ok(UnionWith { collection, pipeline })
     }
 
@@ -345,10 +320,10 @@ impl Reader<'_> {
         let facets = match spec {
             Bson::Document(facets) if !facets.is_empty() => facets,
             other => {
-                return Err(fail!(
+                refuse!(
                     40169,
                     "the $facet specification must be a non-empty object, but found: {other}"
-                ));
+                );
             }
         };
         facets
@@ -369,10 +344,10 @@ impl Reader<'_> {
         let spec = spec
             .document(40229, "expected an object as specification for $replaceRoot stage, got")?;
         if let Some(unknown) = spec.keys().find(|key| *key != "newRoot") {
-            return Err(fail!(40230, "unrecognized option to $replaceRoot stage: {unknown}"));
+            refuse!(40230, "unrecognized option to $replaceRoot stage: {unknown}");
         }
         let Some(root) = spec.get("newRoot") else {
-            return Err(fail(40231, "no newRoot specified for the $replaceRoot stage"));
+            refuse!(40231, "no newRoot specified for the $replaceRoot stage");
         };
         let expression = Expression::parse(root, &self.context)?;
         Ok(Stage::ReplaceRoot { expression, stage: "$replaceRoot" })
@@ -383,24 +358,24 @@ impl Reader<'_> {
         match spec {
             Bson::String(text) if text.starts_with('$') => {}
             Bson::String(_) => {
-                return Err(fail(
+                refuse!(
                     40148,
-                    "the sortByCount field must be defined as a $-prefixed path or an expression inside an object",
-                ));
+                    "the sortByCount field must be defined as a $-prefixed path or an expression inside an object"
+                );
             }
             Bson::Document(fields)
                 if fields.keys().next().is_some_and(|key| key.starts_with('$')) => {}
             Bson::Document(_) => {
-                return Err(fail(
+                refuse!(
                     40147,
-                    "the sortByCount field must be defined as a $-prefixed path or an expression inside an object",
-                ));
+                    "the sortByCount field must be defined as a $-prefixed path or an expression inside an object"
+                );
             }
             _ => {
-                return Err(fail(
+                refuse!(
                     40149,
-                    "the sortByCount field must be specified as a string or as an object",
-                ));
+                    "the sortByCount field must be specified as a string or as an object"
+                );
             }
         }
         let group = bson::doc! { "_id": spec.clone(), "count": { "$sum": 1 } };
@@ -412,7 +387,7 @@ impl Reader<'_> {
 
 fn unknown(name: &str) -> QueryError {
     if name == "$changeStream" {
-        return fail(40602, "$changeStream is only valid as the first stage in a pipeline.");
+        return fail!(40602, "$changeStream is only valid as the first stage in a pipeline.");
     }
     fail!(40324, "Unrecognized pipeline stage name: '{name}'")
 }
@@ -439,7 +414,7 @@ fn limit(spec: &Bson) -> Result<u64> {
     })?;
     match u64::try_from(number) {
         Ok(limit) if limit > 0 => Ok(limit),
-        _ => Err(fail(15958, "the limit must be positive")),
+        _ => Err(fail!(15958, "the limit must be positive")),
     }
 }
 
@@ -454,39 +429,31 @@ fn skip(spec: &Bson) -> Result<u64> {
 
 fn count_field(spec: &Bson) -> Result<String> {
     let Bson::String(field) = spec else {
-        return Err(fail(40156, "the count field must be a non-empty string"));
+        refuse!(40156, "the count field must be a non-empty string");
     };
-    if field.is_empty() {
-        return Err(fail(40157, "the count field must be a non-empty string"));
-    }
-    if field.starts_with('$') {
-        return Err(fail(40158, "the count field cannot be a $-prefixed path"));
-    }
-    if field.contains('\0') {
-        return Err(fail(40159, "the count field cannot contain a null byte"));
-    }
-    if field.contains('.') {
-        return Err(fail(40160, "the count field cannot contain '.'"));
-    }
+    refuse_if!(field.is_empty() => 40157, "the count field must be a non-empty string");
+    refuse_if!(field.starts_with('$') => 40158, "the count field cannot be a $-prefixed path");
+    refuse_if!(field.contains('\0') => 40159, "the count field cannot contain a null byte");
+    refuse_if!(field.contains('.') => 40160, "the count field cannot contain '.'");
     Ok(field.clone())
 }
 
 fn sample_size(spec: &Bson) -> Result<u64> {
     let Bson::Document(spec) = spec else {
-        return Err(fail(28745, "the $sample stage specification must be an object"));
+        refuse!(28745, "the $sample stage specification must be an object");
     };
     if let Some(unknown) = spec.keys().find(|key| *key != "size") {
-        return Err(fail!(28748, "unrecognized option to $sample: {unknown}"));
+        refuse!(28748, "unrecognized option to $sample: {unknown}");
     }
     let Some(size) = spec.get("size") else {
-        return Err(fail(28749, "$sample stage must specify a size"));
+        refuse!(28749, "$sample stage must specify a size");
     };
     let Some(number) = crate::value::Number::from_value(size) else {
-        return Err(fail(28746, "size argument to $sample must be a number"));
+        refuse!(28746, "size argument to $sample must be a number");
     };
     let number = number.to_i64_truncated().unwrap_or(0);
     match u64::try_from(number) {
         Ok(size) if size > 0 => Ok(size),
-        _ => Err(fail(28747, "size argument to $sample must be a positive integer")),
+        _ => Err(fail!(28747, "size argument to $sample must be a positive integer")),
     }
 }

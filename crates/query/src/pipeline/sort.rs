@@ -8,7 +8,7 @@ use bson::{Bson, Document};
 
 use super::stage::deferred_stream;
 use super::{Documents, Environment, Run};
-use crate::error::{ErrorCode, QueryError, Result, fail};
+use crate::error::{ErrorCode, QueryError, Result};
 use crate::expression::{approximate_size, approximate_value_size};
 use crate::external_sort::{SortRoom, Sorter};
 use crate::meter::{Kept, Meter};
@@ -26,7 +26,7 @@ pub(super) struct SortStage {
 impl SortStage {
     pub(super) fn parse(spec: &Bson) -> Result<Self> {
         let Bson::Document(spec) = spec else {
-            return Err(fail(15973, "the $sort key specification must be an object"));
+            refuse!(15973, "the $sort key specification must be an object");
         };
         Ok(Self { spec: spec.clone(), pattern: parse_pattern(spec)?, limit: None })
     }
@@ -34,9 +34,7 @@ impl SortStage {
 
 /// Reads what documents are sorted by, which may not be nothing.
 pub(super) fn parse_pattern(spec: &Document) -> Result<SortPattern> {
-    if spec.is_empty() {
-        return Err(fail(15976, "$sort stage must have at least one sort key"));
-    }
+    refuse_if!(spec.is_empty() => 15976, "$sort stage must have at least one sort key");
     SortPattern::parse(spec)
 }
 
@@ -98,10 +96,7 @@ fn sort(stage: Arc<SortStage>, input: Documents, run: Run) -> Result<Documents> 
     let mut sorter = Sorter::new(room, limit, run.variables.meter());
     let taken = input.zip(0..).try_for_each(|(document, position)| {
         let entry = Entry::new(&stage, document?, position)?;
-        match sorter.bar().is_some_and(|bar| *bar <= entry) {
-            true => Ok(()),
-            false => sorter.take(entry),
-        }
+        if sorter.bar().is_some_and(|bar| *bar <= entry) { Ok(()) } else { sorter.take(entry) }
     });
     let sorted = sorter.finish(taken)?;
     Ok(Box::new(sorted.map(|entry| Ok(entry?.document))))

@@ -19,7 +19,7 @@ use super::system::SystemStage;
 use super::unwind::{self, Unwind};
 use super::window::{self, WindowStage};
 use super::{Documents, Pipeline, Run, bucket, count};
-use crate::error::{QueryError, Result, fail};
+use crate::error::{QueryError, Result};
 use crate::expression::{Compiler, Dependencies, Expression, Frame, Operand, Variables, cost};
 use crate::matcher::Matcher;
 use crate::meter::Charge;
@@ -307,7 +307,7 @@ fn literal_documents(expression: &Expression, run: &Run) -> Documents {
         Err(error) => return failed(error),
     };
     let Some(Bson::Array(elements)) = value else {
-        return failed(fail(5858203, "an array is expected as the argument of $documents"));
+        return failed(fail!(5858203, "an array is expected as the argument of $documents"));
     };
     let mut memory = Memory::new("$documents", run);
     if let Err(error) = elements.iter().try_for_each(|element| memory.hold_value(element)) {

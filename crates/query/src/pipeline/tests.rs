@@ -16,7 +16,7 @@ use std::sync::Arc;
 use bson::{Bson, Document, doc};
 
 use super::{Documents, Environment, Pipeline, SystemStage};
-use crate::error::{QueryError, Result};
+use crate::error::Result;
 use crate::expression::Variables;
 use crate::meter::{MAX_OPERATION_BYTES, Meter};
 
@@ -26,9 +26,7 @@ struct Collections(BTreeMap<String, Vec<Document>>);
 
 impl Environment for Collections {
     fn read(&self, collection: &str, _filter: Option<&Document>) -> Result<Documents> {
-        if collection == "broken" {
-            return Err(QueryError::bad_value("the collection is broken"));
-        }
+        refuse_if!(collection == "broken" => BAD_VALUE, "the collection is broken");
         let documents = self.0.get(collection).cloned().unwrap_or_default();
         Ok(Box::new(documents.into_iter().map(Ok)))
     }

@@ -4,7 +4,7 @@ use bson::{Bson, Document};
 
 use super::memory::Memory;
 use super::{Documents, Run};
-use crate::error::{Result, fail};
+use crate::error::Result;
 use crate::expression::FieldPath;
 use crate::typed::Typed;
 
@@ -32,19 +32,17 @@ impl Unwind {
                 ));
             }
         }
-        let path = options.path.ok_or_else(|| fail(28812, "no path specified to $unwind stage"))?;
+        let path =
+            options.path.ok_or_else(|| fail!(28812, "no path specified to $unwind stage"))?;
         let Some(path) = path.strip_prefix('$') else {
-            return Err(fail!(
-                28818,
-                "path option to $unwind stage should be prefixed with a '$': {path}"
-            ));
+            refuse!(28818, "path option to $unwind stage should be prefixed with a '$': {path}");
         };
         if let Some(name) = options.index.filter(|name| name.starts_with('$')) {
-            return Err(fail!(
+            refuse!(
                 28822,
                 "includeArrayIndex option to $unwind stage should not be prefixed with a '$': \
                      {name}"
-            ));
+            );
         }
         let index = options.index.map(FieldPath::parse).transpose()?;
         Ok(Self { path: FieldPath::parse(path)?, preserve_empty: options.preserve_empty, index })
@@ -118,7 +116,7 @@ impl<'a> Options<'a> {
                 ));
             }
             (other, _) => {
-                return Err(fail!(28811, "unrecognized option to $unwind stage: {other}"));
+                refuse!(28811, "unrecognized option to $unwind stage: {other}");
             }
         }
         Ok(())

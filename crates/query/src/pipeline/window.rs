@@ -15,7 +15,7 @@ use super::unwind::set;
 use super::window_frame::Window;
 use super::window_numbers::OfNumbers;
 use super::{Documents, Run};
-use crate::error::{ErrorCode, QueryError, Result, fail};
+use crate::error::{ErrorCode, Result};
 use crate::expression::operators::as_i64;
 use crate::expression::{Dependencies, Expression, FieldPath, Frame, ParseContext};
 use crate::meter::{Kept, push};
@@ -71,9 +71,9 @@ fn check_apart(outputs: &[(FieldPath, Function)]) -> Result<()> {
     let mut paths: Vec<_> = outputs.iter().map(|(path, _)| path.components()).collect();
     paths.sort_unstable();
     match paths.windows(2).any(|pair| pair[1].starts_with(pair[0])) {
-        true => Err(fail(
+        true => Err(fail!(
             6307900,
-            "$setWindowFields 'output' specification contains two conflicting paths",
+            "$setWindowFields 'output' specification contains two conflicting paths"
         )),
         false => Ok(()),
     }
@@ -96,20 +96,17 @@ impl WindowStage {
             )?)?,
         };
         let fields = spec.get("output").ok_or_else(|| {
-            fail(
-                ErrorCode::MISSING_FIELD,
-                "BSON field '$setWindowFields.output' is missing but a required field",
+            fail!(
+                MISSING_FIELD,
+                "BSON field '$setWindowFields.output' is missing but a required field"
             )
         })?;
         let fields = fields.document(
             ErrorCode::TYPE_MISMATCH,
             "$setWindowFields 'output' must be an object, found",
         )?;
-        if fields.len() > MAX_OUTPUTS {
-            return Err(QueryError::failed_to_parse(format!(
-                "$setWindowFields computes at most {MAX_OUTPUTS} fields"
-            )));
-        }
+        refuse_if!(fields.len() > MAX_OUTPUTS => FAILED_TO_PARSE,
+            "$setWindowFields computes at most {MAX_OUTPUTS} fields");
         let outputs: Vec<(FieldPath, Function)> = fields
             .iter()
             .map(|(path, spec)| {
@@ -230,19 +227,17 @@ impl Rows<'_> {
 impl Function {
     fn parse(spec: &Bson, sort: &SortPattern, context: &ParseContext) -> Result<Self> {
         let Bson::Document(spec) = spec else {
-            return Err(QueryError::failed_to_parse(
-                "The field must be an object with a window function",
-            ));
+            refuse!(FAILED_TO_PARSE, "The field must be an object with a window function");
         };
         let mut operators = spec.iter().filter(|(name, _)| *name != "window");
         let (Some((name, argument)), None) = (operators.next(), operators.next()) else {
-            return Err(QueryError::failed_to_parse(
-                "Expected a window function: an object with one operator and at most a 'window'",
-            ));
+            refuse!(
+                FAILED_TO_PARSE,
+                "Expected a window function: an object with one operator and at most a 'window'"
+            );
         };
-        if !name.starts_with('$') {
-            return Err(fail!(FAILED_TO_PARSE, "Expected a $-prefixed window function, {name}"));
-        }
+        refuse_if!(!name.starts_with('$') => FAILED_TO_PARSE,
+            "Expected a $-prefixed window function, {name}");
         let window = spec.get("window");
         if let Some(function) = OfNumbers::parse(name, argument, window, sort, context)? {
             return Ok(Self::OfNumbers(Box::new(function)));
@@ -289,16 +284,11 @@ impl Function {
         let fields = sort.fields().count();
         let one_field = matches!(function, Self::Rank { .. } | Self::LinearFill(_));
         let free = matches!(function, Self::LastObserved(_));
-        if (one_field && fields != 1) || (fields == 0 && !free) {
-            return Err(fail!(
-                5371602,
-                "{name} must be specified with a top level sortBy expression"
-            ));
-        }
+        refuse_if!((one_field && fields != 1) || (fields == 0 && !free) => 5371602,
+            "{name} must be specified with a top level sortBy expression");
         let bare = matches!(function, Self::Number | Self::Rank { .. });
-        if bare && !argument.as_document().is_some_and(Document::is_empty) {
-            return Err(fail!(5371603, "{name} must be specified with '{{}}' as the value"));
-        }
+        refuse_if!(bare && !argument.as_document().is_some_and(Document::is_empty) => 5371603,
+            "{name} must be specified with '{{}}' as the value");
         Ok(Some(function))
     }
 
@@ -306,17 +296,18 @@ impl Function {
         let options = argument.as_document();
         let option = |name: &str| options.and_then(|options| options.get(name));
         let (Some(output), Some(by)) = (option("output"), option("by")) else {
-            return Err(QueryError::failed_to_parse("$shift requires 'output' and 'by'"));
+            refuse!(FAILED_TO_PARSE, "$shift requires 'output' and 'by'");
         };
         let by = as_i64(by)
             .filter(|by| i32::try_from(*by).is_ok())
-            .ok_or_else(|| QueryError::failed_to_parse("'$shift:by' field must be an integer"))?;
+            .ok_or_else(|| fail!(FAILED_TO_PARSE, "'$shift:by' field must be an integer"))?;
         let default = match option("default") {
             None => Bson::Null,
             Some(default) => {
                 Expression::parse(default, context)?.constant().cloned().ok_or_else(|| {
-                    QueryError::failed_to_parse(
-                        "'$shift:default' expression must yield a constant value",
+                    fail!(
+                        FAILED_TO_PARSE,
+                        "'$shift:default' expression must yield a constant value"
                     )
                 })?
             }
@@ -326,9 +317,10 @@ impl Function {
 
     fn parse_average(argument: &Bson, context: &ParseContext) -> Result<Self> {
         let wrong = || {
-            QueryError::failed_to_parse(
+            fail!(
+                FAILED_TO_PARSE,
                 "$expMovingAvg requires 'input' and either 'N' (a positive integer) or 'alpha' \
-                 (between 0 and 1, exclusive)",
+                 (between 0 and 1, exclusive)"
             )
         };
         let options = argument.as_document().ok_or_else(wrong)?;
@@ -465,7 +457,7 @@ fn linear_fill(rows: &Rows<'_>, values: Vec<Bson>) -> Result<Vec<Option<Bson>>> 
     let mut places = Vec::with_capacity(values.len());
     for key in rows.sorted_by() {
         places.push(position(key).ok_or_else(|| {
-            fail(605001, "$linearFill requires its sort field to be a number or a date")
+            fail!(605001, "$linearFill requires its sort field to be a number or a date")
         })?);
     }
     let known: Vec<Option<f64>> =

@@ -2,7 +2,7 @@
 
 use bson::{Bson, DateTime, Document};
 
-use crate::error::{QueryError, Result, fail};
+use crate::error::Result;
 use crate::expression::operators::{as_i64, date_math};
 use crate::sort::{Direction, SortPattern};
 use crate::typed::unknown_field;
@@ -39,32 +39,31 @@ impl Window {
         let spec = match spec {
             None => return Ok(Self::Documents(Bound::Unbounded, Bound::Unbounded)),
             Some(Bson::Document(spec)) => spec,
-            Some(_) => return Err(QueryError::failed_to_parse("'window' field must be an object")),
+            Some(_) => refuse!(FAILED_TO_PARSE, "'window' field must be an object"),
         };
         if let Some(unknown) = unknown_field(spec, &["documents", "range", "unit"]) {
-            return Err(QueryError::failed_to_parse(format!(
+            refuse!(
+                FAILED_TO_PARSE,
                 "'window' field that is not 'documents', 'range' or 'unit': {unknown}"
-            )));
+            );
         }
         match (spec.get("documents"), spec.get("range")) {
             (Some(bounds), None) => Self::documents(bounds, spec, sort),
             (None, Some(bounds)) => Self::range(bounds, spec, sort),
             (None, None) => Ok(Self::Documents(Bound::Unbounded, Bound::Unbounded)),
-            (Some(_), Some(_)) => Err(QueryError::failed_to_parse(
-                "Window bounds can specify either 'documents' or 'range', not both.",
+            (Some(_), Some(_)) => Err(fail!(
+                FAILED_TO_PARSE,
+                "Window bounds can specify either 'documents' or 'range', not both."
             )),
         }
     }
 
     fn documents(bounds: &Bson, spec: &Document, sort: &SortPattern) -> Result<Self> {
-        if spec.contains_key("unit") {
-            return Err(QueryError::failed_to_parse(
-                "Window bounds can only specify 'unit' with range-based bounds.",
-            ));
-        }
+        refuse_if!(spec.contains_key("unit") => FAILED_TO_PARSE,
+            "Window bounds can only specify 'unit' with range-based bounds.");
         let (low, high) = pair(bounds, |value| {
             as_i64(value).filter(|number| i32::try_from(*number).is_ok()).ok_or_else(|| {
-                QueryError::failed_to_parse("Numeric document-based bounds must be an integer")
+                fail!(FAILED_TO_PARSE, "Numeric document-based bounds must be an integer")
             })
         })?;
         let offset = |bound: &Bound<i64>| match bound {
@@ -75,28 +74,22 @@ impl Window {
         if let (Some(low), Some(high)) = (offset(&low), offset(&high))
             && low > high
         {
-            return Err(fail(5339900, "Lower bound must not exceed upper bound"));
+            refuse!(5339900, "Lower bound must not exceed upper bound");
         }
         let whole = matches!((&low, &high), (Bound::Unbounded, Bound::Unbounded));
-        if !whole && sort.is_empty() {
-            return Err(fail(5339901, "Document-based bounds require a sortBy"));
-        }
+        refuse_if!(!whole && sort.is_empty() => 5339901, "Document-based bounds require a sortBy");
         Ok(Self::Documents(low, high))
     }
 
     fn range(bounds: &Bson, spec: &Document, sort: &SortPattern) -> Result<Self> {
         let mut fields = sort.fields();
         let ascending = matches!(fields.next(), Some((_, Direction::Ascending)));
-        if !ascending || fields.next().is_some() {
-            return Err(fail(
-                5339902,
-                "Range-based bounds require sortBy a single field, ascending",
-            ));
-        }
+        refuse_if!(!ascending || fields.next().is_some() => 5339902,
+            "Range-based bounds require sortBy a single field, ascending");
         let (low, high) = pair(bounds, |value| {
             Number::from_value(value)
                 .map(Bson::from)
-                .ok_or_else(|| QueryError::failed_to_parse("Range-based bounds must be numbers"))
+                .ok_or_else(|| fail!(FAILED_TO_PARSE, "Range-based bounds must be numbers"))
         })?;
         let unit = match spec.get("unit") {
             None => None,
@@ -105,7 +98,7 @@ impl Window {
                 date_math::shift_by("$setWindowFields", 0, unit, 0)?;
                 Some(unit.clone())
             }
-            Some(_) => return Err(QueryError::failed_to_parse("'unit' must be a string")),
+            Some(_) => refuse!(FAILED_TO_PARSE, "'unit' must be a string"),
         };
         let offset = |bound: &Bound<Bson>| match bound {
             Bound::Unbounded => None,
@@ -115,7 +108,7 @@ impl Window {
         if let (Some(low), Some(high)) = (offset(&low), offset(&high))
             && compare(&low, &high).is_gt()
         {
-            return Err(fail(5339900, "Lower bound must not exceed upper bound"));
+            refuse!(5339900, "Lower bound must not exceed upper bound");
         }
         Ok(Self::Range(Box::new(Range { low, high, unit })))
     }
@@ -174,12 +167,12 @@ fn distant(own: &Bson, offset: &Bson, unit: Option<&str>) -> Result<Bson> {
                 date_math::shift_by("$setWindowFields", date.timestamp_millis(), unit, amount)?;
             Ok(Bson::DateTime(DateTime::from_millis(moved)))
         }
-        (_, None, _, _) => Err(fail(
+        (_, None, _, _) => Err(fail!(
             5429414,
-            "Invalid range: Expected the sortBy field to be a number; give a 'unit' for dates",
+            "Invalid range: Expected the sortBy field to be a number; give a 'unit' for dates"
         )),
         (_, Some(_), _, _) => {
-            Err(fail(5429513, "Invalid range: Expected the sortBy field to be a Date"))
+            Err(fail!(5429513, "Invalid range: Expected the sortBy field to be a Date"))
         }
     }
 }
@@ -193,8 +186,8 @@ fn pair<T>(bounds: &Bson, number: impl Fn(&Bson) -> Result<T>) -> Result<(Bound<
     match bounds {
         Bson::Array(bounds) => match bounds.as_slice() {
             [low, high] => Ok((bound(low)?, bound(high)?)),
-            _ => Err(QueryError::failed_to_parse("Window bounds must be a 2-element array")),
+            _ => Err(fail!(FAILED_TO_PARSE, "Window bounds must be a 2-element array")),
         },
-        _ => Err(QueryError::failed_to_parse("Window bounds must be a 2-element array")),
+        _ => Err(fail!(FAILED_TO_PARSE, "Window bounds must be a 2-element array")),
     }
 }

@@ -5,7 +5,7 @@ use bson::{Bson, Document};
 use super::output::check_known;
 use super::window::Rows;
 use super::window_frame::Window;
-use crate::error::{ErrorCode, QueryError, Result, fail};
+use crate::error::{ErrorCode, Result};
 use crate::expression::{Dependencies, Expression, ParseContext};
 use crate::sort::SortPattern;
 use crate::typed::Typed;
@@ -61,14 +61,10 @@ impl OfNumbers {
     ) -> Result<Option<Self>> {
         let kind = match name {
             "$derivative" | "$integral" => {
-                if sort.fields().count() != 1 {
-                    return Err(fail!(5371602, "{name} requires a sortBy of one field"));
-                }
-                if name == "$derivative" && window.is_none() {
-                    return Err(QueryError::failed_to_parse(
-                        "$derivative requires explicit window bounds",
-                    ));
-                }
+                refuse_if!(sort.fields().count() != 1 => 5371602,
+                    "{name} requires a sortBy of one field");
+                refuse_if!(name == "$derivative" && window.is_none() => FAILED_TO_PARSE,
+                    "$derivative requires explicit window bounds");
                 let (input, unit) = input_and_unit(name, argument, context)?;
                 match name {
                     "$derivative" => Kind::Derivative { input, unit },
@@ -77,9 +73,7 @@ impl OfNumbers {
             }
             "$covariancePop" | "$covarianceSamp" => {
                 let Some([first, second]) = argument.as_array().map(Vec::as_slice) else {
-                    return Err(QueryError::failed_to_parse(format!(
-                        "{name} requires an array of two expressions"
-                    )));
+                    refuse!(FAILED_TO_PARSE, "{name} requires an array of two expressions");
                 };
                 Kind::Covariance {
                     first: Expression::parse(first, context)?,
@@ -146,15 +140,15 @@ fn input_and_unit(
         format_args!("{name} takes an object with 'input' and perhaps 'unit', found"),
     )?;
     check_known(name, options, &["input", "unit"])?;
-    let input = options.get("input").ok_or_else(|| {
-        QueryError::failed_to_parse(format!("{name} requires an 'input' expression"))
-    })?;
+    let input = options
+        .get("input")
+        .ok_or_else(|| fail!(FAILED_TO_PARSE, "{name} requires an 'input' expression"))?;
     let unit = match options.get("unit") {
         None => None,
         Some(unit) => Some(unit.as_str().and_then(milliseconds).ok_or_else(|| {
-            fail(
+            fail!(
                 5490704,
-                "unit must be 'week' or smaller: week, day, hour, minute, second or millisecond",
+                "unit must be 'week' or smaller: week, day, hour, minute, second or millisecond"
             )
         })?),
     };
@@ -170,15 +164,15 @@ fn place(key: &Bson, unit: Option<i64>) -> Result<Option<Number>> {
     match (key, unit) {
         (Bson::DateTime(date), Some(_)) => Ok(Some(Number::Int64(date.timestamp_millis()))),
         (Bson::DateTime(_), None) => {
-            Err(fail(5624901, "a sortBy of dates requires a 'unit' for the window function"))
+            Err(fail!(5624901, "a sortBy of dates requires a 'unit' for the window function"))
         }
         (Bson::Null, _) => Ok(None),
         (key, None) => match Number::from_value(key) {
             Some(number) => Ok(Some(number)),
-            None => Err(fail(5624902, "the sortBy must be a number, or a date with a 'unit'")),
+            None => Err(fail!(5624902, "the sortBy must be a number, or a date with a 'unit'")),
         },
         (_, Some(_)) => {
-            Err(fail(5624900, "a window function with a 'unit' requires a sortBy of dates"))
+            Err(fail!(5624900, "a window function with a 'unit' requires a sortBy of dates"))
         }
     }
 }

@@ -5,7 +5,7 @@ use bson::{Bson, Document};
 use super::apply::COMPUTED;
 use super::parse::{add_at_path, level_at};
 use super::{Child, Tree};
-use crate::error::{ErrorCode, QueryError, Result, caused_by, fail};
+use crate::error::{QueryError, Result, caused_by};
 use crate::expression::{
     Dependencies, Expression, Frame, MAX_EXPRESSION_DEPTH, ParseContext, Variables, cost,
 };
@@ -27,9 +27,7 @@ impl AddFields {
     }
 
     fn read(spec: &Document, context: &ParseContext) -> Result<Self> {
-        if spec.is_empty() {
-            return Err(fail(40177, "specification must have at least one field"));
-        }
+        refuse_if!(spec.is_empty() => 40177, "specification must have at least one field");
         let mut root = Tree::default();
         for (path, value) in spec {
             add(&mut root, path, value, context, 0)?;
@@ -76,9 +74,7 @@ fn add(
     context: &ParseContext,
     depth: usize,
 ) -> Result<()> {
-    if depth > MAX_EXPRESSION_DEPTH {
-        return Err(fail(ErrorCode::OVERFLOW, "the fields to add are nested too deeply"));
-    }
+    refuse_if!(depth > MAX_EXPRESSION_DEPTH => OVERFLOW, "the fields to add are nested too deeply");
     if let Bson::Document(inner) = value
         && inner.keys().next().is_some_and(|key| !key.starts_with('$'))
     {

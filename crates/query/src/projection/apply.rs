@@ -7,7 +7,7 @@
 use bson::{Bson, Document};
 
 use super::{Child, Slice, Tree};
-use crate::error::{Result, fail};
+use crate::error::Result;
 use crate::expression::{Frame, cost};
 use crate::matcher::Matcher;
 use crate::meter::Charge;
@@ -127,12 +127,12 @@ impl Application<'_> {
     fn positional(&self, value: &Bson) -> Result<Bson> {
         let Bson::Array(items) = value else { return Ok(value.clone()) };
         let index = self.array_index.ok_or_else(|| {
-            fail(51246, "positional operator '.$' couldn't find a matching element in the array")
+            fail!(51246, "positional operator '.$' couldn't find a matching element in the array")
         })?;
         // The position belongs to another array than the one that is shown.
         let element = items
             .get(index)
-            .ok_or_else(|| fail(51247, "positional operator '.$' element mismatch"))?;
+            .ok_or_else(|| fail!(51247, "positional operator '.$' element mismatch"))?;
         Ok(Bson::Array(vec![element.clone()]))
     }
 }

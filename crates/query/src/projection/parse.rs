@@ -6,7 +6,7 @@
 use bson::{Bson, Document};
 
 use super::{Child, Fields, Kind, Slice, Tree};
-use crate::error::{ErrorCode, QueryError, Result, caused_by, fail};
+use crate::error::{Result, caused_by};
 use crate::expression::{Compiler, Expression, FieldPath, ParseContext};
 use crate::matcher::Matcher;
 use crate::typed::Typed;
@@ -21,10 +21,10 @@ impl Fields {
     /// Parses the argument of `$project`.
     pub(crate) fn parse_project(spec: &Bson, context: &ParseContext) -> Result<Self> {
         let Bson::Document(spec) = spec else {
-            return Err(fail(15969, "$project specification must be an object"));
+            refuse!(15969, "$project specification must be an object");
         };
         let parsed = match spec.is_empty() {
-            true => Err(fail(51272, "projection specification must have at least one field")),
+            true => Err(fail!(51272, "projection specification must have at least one field")),
             false => Parser::new(context, None).parse(spec),
         };
         parsed.map_err(|error| caused_by(&error, "Invalid $project"))
@@ -35,22 +35,22 @@ impl Fields {
         let names = match spec {
             Bson::String(_) => std::slice::from_ref(spec),
             Bson::Array(names) if names.is_empty() => {
-                return Err(fail(
+                refuse!(
                     31119,
-                    "$unset specification must be a string or an array with at least one field",
-                ));
+                    "$unset specification must be a string or an array with at least one field"
+                );
             }
             Bson::Array(names) => names,
-            _ => return Err(fail(31002, "$unset specification must be a string or an array")),
+            _ => refuse!(31002, "$unset specification must be a string or an array"),
         };
         let mut root = Tree::default();
         for name in names {
             let Bson::String(name) = name else {
-                return Err(fail(
+                refuse!(
                     31120,
                     "$unset specification must be a string or an array containing only string \
-                     values",
-                ));
+                     values"
+                );
             };
             add_at_path(&mut root, name, Child::Exclude)
                 .map_err(|error| caused_by(&error, "Invalid $unset"))?;
@@ -127,13 +127,12 @@ impl<'a> Parser<'a> {
         depth: usize,
     ) -> Result<()> {
         let positional = positional_at(field);
-        if positional.is_some() && self.find.is_none() {
-            return Err(fail(31324, "Cannot use positional projection in aggregation projection"));
-        }
+        refuse_if!(positional.is_some() && self.find.is_none() => 31324,
+            "Cannot use positional projection in aggregation projection");
         match value {
-            Bson::Document(_) if positional.is_some() => Err(fail(
+            Bson::Document(_) if positional.is_some() => Err(fail!(
                 31271,
-                "positional projection cannot be used with an expression or sub object",
+                "positional projection cannot be used with an expression or sub object"
             )),
             Bson::Document(inner) => self.sub_document(field, inner, parent, depth),
             Bson::Boolean(_)
@@ -142,7 +141,7 @@ impl<'a> Parser<'a> {
             | Bson::Double(_)
             | Bson::Decimal128(_) => {
                 if !is_truthy(value) && positional.is_some() {
-                    Err(fail(31395, "positional projection cannot be used with exclusion"))
+                    Err(fail!(31395, "positional projection cannot be used with exclusion"))
                 } else if !is_truthy(value) {
                     self.exclusion(field, parent, depth)
                 } else if let Some((path, rest)) = positional {
@@ -152,7 +151,7 @@ impl<'a> Parser<'a> {
                 }
             }
             _ if positional.is_some() => {
-                Err(fail(31308, "positional projection cannot be used with a literal"))
+                Err(fail!(31308, "positional projection cannot be used with a literal"))
             }
             literal => self.expression(field, literal, parent, 31310),
         }
@@ -168,12 +167,8 @@ impl<'a> Parser<'a> {
     }
 
     fn include(&mut self, field: &str) -> Result<()> {
-        if self.kind == Some(Kind::Exclusion) {
-            return Err(fail!(
-                31253,
-                "Cannot do inclusion on field {field} in exclusion projection"
-            ));
-        }
+        refuse_if!(self.kind == Some(Kind::Exclusion) => 31253,
+            "Cannot do inclusion on field {field} in exclusion projection");
         self.kind = Some(Kind::Inclusion);
         Ok(())
     }
@@ -183,35 +178,22 @@ impl<'a> Parser<'a> {
         if field == "_id" && depth == 0 {
             return Ok(());
         }
-        if self.kind == Some(Kind::Inclusion) {
-            return Err(fail!(
-                31254,
-                "Cannot do exclusion on field {field} in inclusion projection"
-            ));
-        }
+        refuse_if!(self.kind == Some(Kind::Inclusion) => 31254,
+            "Cannot do exclusion on field {field} in inclusion projection");
         self.kind = Some(Kind::Exclusion);
         Ok(())
     }
 
     fn positional(&mut self, field: &str, path: &str, rest: &str, parent: &mut Tree) -> Result<()> {
-        if !rest.is_empty() {
-            return Err(fail!(
-                31394,
-                "As of 4.4, it's illegal to specify positional operator in the middle of a \
-                     path. Positional projection may only be used at the end, for example: \
-                     a.b.$. Remove the parts following the '$' in {field} and the results will \
-                     be equivalent."
-            ));
-        }
-        if self.has_positional {
-            return Err(fail(
-                31276,
-                "Cannot specify more than one positional projection per query.",
-            ));
-        }
-        if self.has_elem_match {
-            return Err(fail(31256, "Cannot specify positional operator and $elemMatch."));
-        }
+        refuse_if!(!rest.is_empty() => 31394,
+            "As of 4.4, it's illegal to specify positional operator in the middle of a \
+             path. Positional projection may only be used at the end, for example: \
+             a.b.$. Remove the parts following the '$' in {field} and the results will \
+             be equivalent.");
+        refuse_if!(self.has_positional => 31276,
+            "Cannot specify more than one positional projection per query.");
+        refuse_if!(self.has_elem_match => 31256,
+            "Cannot specify positional operator and $elemMatch.");
         self.has_positional = true;
         add_at_path(parent, path, Child::Positional)?;
         self.include(field)
@@ -224,19 +206,11 @@ impl<'a> Parser<'a> {
         parent: &mut Tree,
         depth: usize,
     ) -> Result<()> {
-        if inner.is_empty() {
-            return Err(fail!(
-                51270,
-                "An empty sub-projection is not a valid value. Found empty object at path \
-                     {field}"
-            ));
-        }
-        if depth >= MAX_NESTING {
-            return Err(fail!(
-                OVERFLOW,
-                "a projection may be nested at most {MAX_NESTING} levels deep"
-            ));
-        }
+        refuse_if!(inner.is_empty() => 51270,
+            "An empty sub-projection is not a valid value. Found empty object at path \
+             {field}");
+        refuse_if!(depth >= MAX_NESTING => OVERFLOW,
+            "a projection may be nested at most {MAX_NESTING} levels deep");
         if let Some((operator, argument)) = inner.iter().next()
             && inner.len() == 1
             && operator.starts_with('$')
@@ -271,12 +245,12 @@ impl<'a> Parser<'a> {
             ("$elemMatch", Some(compiler)) => {
                 self.elem_match(field, argument, parent, depth, compiler)
             }
-            ("$elemMatch", None) => Err(fail(
-                ErrorCode::INVALID_PIPELINE_OPERATOR,
-                "Cannot use $elemMatch in this context",
-            )),
-            ("$meta", _) => Err(QueryError::bad_value(
-                "$meta is not supported: this server keeps no text scores or sort keys",
+            ("$elemMatch", None) => {
+                Err(fail!(INVALID_PIPELINE_OPERATOR, "Cannot use $elemMatch in this context"))
+            }
+            ("$meta", _) => Err(fail!(
+                BAD_VALUE,
+                "$meta is not supported: this server keeps no text scores or sort keys"
             )),
             _ => {
                 let value = Bson::Document(whole.clone());
@@ -294,12 +268,10 @@ impl<'a> Parser<'a> {
         compiler: &Compiler,
     ) -> Result<()> {
         argument.document(31274, "elemMatch: Invalid argument, object required, but got")?;
-        if self.has_positional {
-            return Err(fail(31255, "Cannot specify positional operator and $elemMatch."));
-        }
-        if depth > 0 || field.contains('.') {
-            return Err(fail(31275, "Cannot use $elemMatch projection on a nested field."));
-        }
+        refuse_if!(self.has_positional => 31255,
+            "Cannot specify positional operator and $elemMatch.");
+        refuse_if!(depth > 0 || field.contains('.') => 31275,
+            "Cannot use $elemMatch projection on a nested field.");
         let mut operator = Document::new();
         operator.insert("$elemMatch", argument.clone());
         let mut query = Document::new();
@@ -315,12 +287,8 @@ impl<'a> Parser<'a> {
         parent: &mut Tree,
         code: i32,
     ) -> Result<()> {
-        if self.kind == Some(Kind::Exclusion) {
-            return Err(fail!(
-                (code),
-                "Cannot use an expression {field}: {value} in an exclusion projection"
-            ));
-        }
+        refuse_if!(self.kind == Some(Kind::Exclusion) => (code),
+            "Cannot use an expression {field}: {value} in an exclusion projection");
         let expression = Expression::parse(value, self.context)?;
         self.kind = Some(Kind::Inclusion);
         add_at_path(parent, field, Child::Computed(expression))
@@ -341,18 +309,16 @@ fn parse_slice(argument: &Bson) -> Result<Slice> {
         return Ok(Slice { skip: None, limit });
     }
     let Bson::Array(parts) = argument else {
-        return Err(fail(31273, "$slice only supports numbers and [skip, limit] arrays"));
+        refuse!(31273, "$slice only supports numbers and [skip, limit] arrays");
     };
     let [skip, limit] = parts.as_slice() else {
-        return Err(fail(31272, "$slice array argument should be of form [skip, limit]"));
+        refuse!(31272, "$slice array argument should be of form [skip, limit]");
     };
     let skip = number(skip)
-        .ok_or_else(|| fail(31257, "$slice expects the skip argument to be a number"))?;
+        .ok_or_else(|| fail!(31257, "$slice expects the skip argument to be a number"))?;
     let limit = number(limit)
-        .ok_or_else(|| fail(31258, "$slice expects the limit argument to be a number"))?;
-    if limit <= 0 {
-        return Err(fail!(31259, "$slice limit must be positive, got {limit}"));
-    }
+        .ok_or_else(|| fail!(31258, "$slice expects the limit argument to be a number"))?;
+    refuse_if!(limit <= 0 => 31259, "$slice limit must be positive, got {limit}");
     Ok(Slice { skip: Some(skip), limit })
 }
 
@@ -361,9 +327,7 @@ pub(super) fn add_at_path(root: &mut Tree, path: &str, child: Child) -> Result<(
     let parsed = FieldPath::parse(path)?;
     let Some((last, parents)) = parsed.components().split_last() else { return Ok(()) };
     let level = descend(root, path, parents, parsed.components())?;
-    if level.get(last).is_some() {
-        return Err(fail!(31250, "Path collision at {path}"));
-    }
+    refuse_if!(level.get(last).is_some() => 31250, "Path collision at {path}");
     level.push(last, child);
     Ok(())
 }

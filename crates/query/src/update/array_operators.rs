@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use bson::{Bson, Document};
 
 use super::operators::PopEnd;
-use crate::error::{ErrorCode, QueryError, Result};
+use crate::error::Result;
 use crate::expression::Compiler;
 use crate::matcher::Matcher;
 use crate::matcher::is_operator_document;
@@ -48,10 +48,11 @@ pub(super) enum PullCondition {
 impl Push {
     pub(super) fn modify(&self, value: &mut Bson, path: &str, growth: &mut Growth) -> Result<()> {
         let Bson::Array(items) = value else {
-            return Err(QueryError::bad_value(format!(
+            refuse!(
+                BAD_VALUE,
                 "The field '{path}' must be an array but is of type {} in the document",
                 type_name_of(value)
-            )));
+            );
         };
         let items = std::mem::take(items);
         *value = Bson::Array(self.applied_to(items, growth)?);
@@ -129,19 +130,18 @@ pub(super) fn parse_push(argument: &Bson) -> Result<Push> {
             "$each" => match value {
                 Bson::Array(values) => push.values.clone_from(values),
                 other => {
-                    return Err(QueryError::bad_value(format!(
+                    refuse!(
+                        BAD_VALUE,
                         "The argument to $each in $push must be an array but it was of type: {}",
                         type_name_of(other)
-                    )));
+                    );
                 }
             },
             "$position" => push.position = Some(whole_number("$position", value)?),
             "$slice" => push.slice = Some(whole_number("$slice", value)?),
             "$sort" => push.sort = Some(parse_sort(value)?),
             unknown => {
-                return Err(QueryError::bad_value(format!(
-                    "Unrecognized clause in $push: {unknown}"
-                )));
+                refuse!(BAD_VALUE, "Unrecognized clause in $push: {unknown}");
             }
         }
     }
@@ -150,18 +150,20 @@ pub(super) fn parse_push(argument: &Bson) -> Result<Push> {
 
 fn whole_number(modifier: &str, value: &Bson) -> Result<i64> {
     Number::from_value(value).and_then(Number::to_i64_exact).ok_or_else(|| {
-        QueryError::bad_value(format!(
+        fail!(
+            BAD_VALUE,
             "The value for {modifier} must be an integer value but was given type: {}",
             type_name_of(value)
-        ))
+        )
     })
 }
 
 fn parse_sort(value: &Bson) -> Result<ElementSort> {
     let refused = || {
-        QueryError::bad_value(
-            "The $sort is invalid: use 1/-1 to sort the whole element, or {field:1/-1} to sort \
-             embedded fields",
+        fail!(
+            BAD_VALUE,
+            "The $sort is invalid: use 1/-1 to sort the whole element, or {{field:1/-1}} to sort \
+             embedded fields"
         )
     };
     let direction = |value: &Bson| match Number::from_value(value).and_then(Number::to_i64_exact) {
@@ -170,17 +172,14 @@ fn parse_sort(value: &Bson) -> Result<ElementSort> {
         _ => Err(refused()),
     };
     match value {
-        Bson::Document(pattern) if pattern.is_empty() => Err(QueryError::bad_value(
-            "The $sort pattern is empty when it should be a set of fields.",
-        )),
+        Bson::Document(pattern) if pattern.is_empty() => {
+            Err(fail!(BAD_VALUE, "The $sort pattern is empty when it should be a set of fields."))
+        }
         Bson::Document(pattern) => {
             let mut fields = Vec::with_capacity(pattern.len());
             for (field, order) in pattern {
-                if field.is_empty() || field.split('.').any(str::is_empty) {
-                    return Err(QueryError::bad_value(format!(
-                        "The $sort field is a dotted field but has an empty part: {field}"
-                    )));
-                }
+                refuse_if!(field.is_empty() || field.split('.').any(str::is_empty) => BAD_VALUE,
+                    "The $sort field is a dotted field but has an empty part: {field}");
                 fields.push((Path::parse(field)?, direction(order)?));
             }
             Ok(ElementSort::Fields(fields))
@@ -197,17 +196,15 @@ pub(super) fn parse_add_to_set(argument: &Bson) -> Result<Vec<Bson>> {
         }
         value => return Ok(vec![value.clone()]),
     };
-    if document.len() > 1 {
-        return Err(QueryError::bad_value(format!(
-            "Found unexpected fields after $each in $addToSet: {document}"
-        )));
-    }
+    refuse_if!(document.len() > 1 => BAD_VALUE,
+        "Found unexpected fields after $each in $addToSet: {document}");
     match document.get("$each") {
         Some(Bson::Array(values)) => Ok(values.clone()),
-        other => Err(QueryError::type_mismatch(format!(
+        other => Err(fail!(
+            TYPE_MISMATCH,
             "The argument to $each in $addToSet must be an array but it was of type {}",
             other.map_or("missing", type_name_of)
-        ))),
+        )),
     }
 }
 
@@ -219,10 +216,11 @@ pub(super) fn add_to_set(
     growth: &mut Growth,
 ) -> Result<()> {
     let Bson::Array(items) = value else {
-        return Err(QueryError::bad_value(format!(
+        refuse!(
+            BAD_VALUE,
             "Cannot apply $addToSet to non-array field. Field named '{path}' has non-array type {}",
             type_name_of(value)
-        )));
+        );
     };
     let mut present = keys(items, growth.meter())?;
     for value in values {
@@ -247,26 +245,23 @@ fn keys(values: &[Bson], meter: &Meter) -> Result<Kept<BTreeSet<GroupKey>>> {
 
 /// Reads the argument of `$pop`.
 pub(super) fn parse_pop(path: &str, argument: &Bson) -> Result<PopEnd> {
-    let number = Number::from_value(argument).ok_or_else(|| {
-        QueryError::failed_to_parse(format!("Expected a number in: {path}: {argument}"))
-    })?;
+    let number = Number::from_value(argument)
+        .ok_or_else(|| fail!(FAILED_TO_PARSE, "Expected a number in: {path}: {argument}"))?;
     match number.to_i64_exact() {
         Some(1) => Ok(PopEnd::Last),
         Some(-1) => Ok(PopEnd::First),
-        _ => Err(QueryError::failed_to_parse(format!("$pop expects 1 or -1, found: {argument}"))),
+        _ => Err(fail!(FAILED_TO_PARSE, "$pop expects 1 or -1, found: {argument}")),
     }
 }
 
 /// Removes the first or the last element.
 pub(super) fn pop(value: &mut Bson, path: &str, end: PopEnd) -> Result<()> {
     let Bson::Array(items) = value else {
-        return Err(QueryError::new(
-            ErrorCode::TYPE_MISMATCH,
-            format!(
-                "Path '{path}' contains an element of non-array type '{}'",
-                type_name_of(value)
-            ),
-        ));
+        refuse!(
+            TYPE_MISMATCH,
+            "Path '{path}' contains an element of non-array type '{}'",
+            type_name_of(value)
+        );
     };
     match end {
         PopEnd::Last => {
@@ -312,7 +307,7 @@ fn remove_where(
     unwanted: impl Fn(&Bson) -> Result<bool>,
 ) -> Result<()> {
     let Bson::Array(items) = value else {
-        return Err(QueryError::bad_value("Cannot apply $pull to a non-array value"));
+        refuse!(BAD_VALUE, "Cannot apply $pull to a non-array value");
     };
     let mut failure = None;
     items.retain(|item| {
@@ -351,10 +346,11 @@ impl PullCondition {
 pub(super) fn parse_pull_all(argument: &Bson) -> Result<Vec<Bson>> {
     match argument {
         Bson::Array(values) => Ok(values.clone()),
-        other => Err(QueryError::bad_value(format!(
+        other => Err(fail!(
+            BAD_VALUE,
             "$pullAll requires an array argument but was given a {}",
             type_name_of(other)
-        ))),
+        )),
     }
 }
 

@@ -12,7 +12,7 @@ use super::operators::Operator;
 use super::path::{ArrayFilters, Component, UpdatePath};
 use super::walk::Walk;
 use crate::diff::Places;
-use crate::error::{ErrorCode, QueryError, Result};
+use crate::error::{QueryError, Result};
 use crate::value::size::Growth;
 use crate::value::{PathComponent, identical};
 
@@ -54,12 +54,8 @@ impl Touched {
             .range(place.to_vec()..)
             .next()
             .is_some_and(|other| other.starts_with(place));
-        if leads_through || leads_to {
-            return Err(QueryError::new(
-                ErrorCode::CONFLICTING_UPDATE_OPERATORS,
-                format!("Update created a conflict at '{}'", place.join(".")),
-            ));
-        }
+        refuse_if!(leads_through || leads_to => CONFLICTING_UPDATE_OPERATORS,
+            "Update created a conflict at '{}'", place.join("."));
         self.places.insert(place.to_vec());
         Ok(())
     }
@@ -147,9 +143,9 @@ fn check_id(before: &Document, after: &Document) -> Result<()> {
     if same {
         return Ok(());
     }
-    Err(QueryError::new(
-        ErrorCode::IMMUTABLE_FIELD,
-        "Performing an update on the path '_id' would modify the immutable field '_id'",
+    Err(fail!(
+        IMMUTABLE_FIELD,
+        "Performing an update on the path '_id' would modify the immutable field '_id'"
     ))
 }
 
@@ -159,9 +155,7 @@ fn with_position(path: &UpdatePath, context: &UpdateContext) -> Result<Vec<Compo
         return Ok(path.components.clone());
     }
     let index = context.array_index.ok_or_else(|| {
-        QueryError::bad_value(
-            "The positional operator did not find the match needed from the query.",
-        )
+        fail!(BAD_VALUE, "The positional operator did not find the match needed from the query.")
     })?;
     let position = PathComponent { name: index.to_string(), index: Some(index) };
     Ok(path
@@ -209,13 +203,11 @@ fn locate(root: &Bson, components: &[Component], path: &str) -> Result<Located> 
                 items.get(*index)
             }
             (blocking, _) => {
-                return Err(QueryError::new(
-                    ErrorCode::PATH_NOT_VIABLE,
-                    format!(
-                        "cannot use the part ({reached} of {path}) to traverse the element \
+                refuse!(
+                    PATH_NOT_VIABLE,
+                    "cannot use the part ({reached} of {path}) to traverse the element \
                          ({{{reached}: {blocking}}})"
-                    ),
-                ));
+                );
             }
         };
         match next {
@@ -243,9 +235,10 @@ fn leads_through_array(root: &Bson, components: &[Component]) -> bool {
 }
 
 fn array_element(role: &str, path: &str) -> QueryError {
-    QueryError::bad_value(format!(
+    fail!(
+        BAD_VALUE,
         "The {role} field cannot be an array element, '{path}' in the document has an array field"
-    ))
+    )
 }
 
 fn remove(root: &mut Bson, components: &[Component]) -> Option<Bson> {

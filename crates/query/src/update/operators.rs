@@ -8,7 +8,7 @@ use bson::Bson;
 use super::UpdateContext;
 use super::array_operators::{PullCondition, Push};
 use super::path::UpdatePath;
-use crate::error::{QueryError, Result};
+use crate::error::Result;
 use crate::value::size::{Growth, value_size};
 use crate::value::{Number, compare, type_name_of};
 
@@ -152,26 +152,26 @@ fn arithmetic(
     operation: fn(Number, Number) -> Option<Number>,
 ) -> Result<Bson> {
     let current = Number::from_value(value).ok_or_else(|| {
-        QueryError::type_mismatch(format!(
+        fail!(
+            TYPE_MISMATCH,
             "Cannot apply {operator} to a value of non-numeric type. The document has the field \
              '{path}' of non-numeric type {}",
             type_name_of(value)
-        ))
+        )
     })?;
     operation(current, argument).map(Bson::from).ok_or_else(|| {
-        QueryError::bad_value(format!(
+        fail!(
+            BAD_VALUE,
             "Failed to apply {operator} operations to current value ({value}) of field '{path}': \
              the result does not fit 64 bits"
-        ))
+        )
     })
 }
 
 /// Reads the argument of `$inc` or `$mul`.
 pub(super) fn parse_number(verb: &str, path: &str, argument: &Bson) -> Result<Number> {
     Number::from_value(argument).ok_or_else(|| {
-        QueryError::type_mismatch(format!(
-            "Cannot {verb} with non-numeric argument: {{{path}: {argument}}}"
-        ))
+        fail!(TYPE_MISMATCH, "Cannot {verb} with non-numeric argument: {{{path}: {argument}}}")
     })
 }
 
@@ -181,24 +181,24 @@ pub(super) fn parse_current_date(argument: &Bson) -> Result<CurrentDate> {
         Bson::Boolean(_) => Ok(CurrentDate::Date),
         Bson::Document(options) => {
             if let Some(unknown) = options.keys().find(|key| *key != "$type") {
-                return Err(QueryError::bad_value(format!(
-                    "Unrecognized $currentDate option: {unknown}"
-                )));
+                refuse!(BAD_VALUE, "Unrecognized $currentDate option: {unknown}");
             }
             match options.get("$type") {
                 Some(Bson::String(kind)) if kind == "date" => Ok(CurrentDate::Date),
                 Some(Bson::String(kind)) if kind == "timestamp" => Ok(CurrentDate::Timestamp),
-                _ => Err(QueryError::bad_value(
+                _ => Err(fail!(
+                    BAD_VALUE,
                     "The '$type' string field is required to be 'date' or 'timestamp': \
-                     {$currentDate: {field : {$type: 'date'}}}",
+                     {{$currentDate: {{field : {{$type: 'date'}}}}}}"
                 )),
             }
         }
-        other => Err(QueryError::bad_value(format!(
+        other => Err(fail!(
+            BAD_VALUE,
             "{} is not valid type for $currentDate. Please use a boolean ('true') or a $type \
              expression ({{$type: 'timestamp/date'}}).",
             type_name_of(other)
-        ))),
+        )),
     }
 }
 
@@ -214,18 +214,16 @@ impl CurrentDate {
 /// Reads the argument of `$bit`.
 pub(super) fn parse_bit(argument: &Bson) -> Result<Vec<(BitOperation, Number)>> {
     let Bson::Document(operations) = argument else {
-        return Err(QueryError::bad_value(format!(
+        refuse!(
+            BAD_VALUE,
             "The $bit modifier is not compatible with a {}. You must pass in an embedded \
              document: {{$bit: {{field: {{and/or/xor: #}}}}}}",
             type_name_of(argument)
-        )));
+        );
     };
-    if operations.is_empty() {
-        return Err(QueryError::bad_value(
-            "You must pass in at least one bitwise operation. The format is: {$bit: {field: \
-             {and/or/xor: #}}}",
-        ));
-    }
+    refuse_if!(operations.is_empty() => BAD_VALUE,
+        "You must pass in at least one bitwise operation. The format is: {{$bit: {{field: \
+         {{and/or/xor: #}}}}}}");
     operations
         .iter()
         .map(|(name, operand)| {
@@ -234,20 +232,22 @@ pub(super) fn parse_bit(argument: &Bson) -> Result<Vec<(BitOperation, Number)>> 
                 "or" => BitOperation::Or,
                 "xor" => BitOperation::Xor,
                 unknown => {
-                    return Err(QueryError::bad_value(format!(
+                    refuse!(
+                        BAD_VALUE,
                         "The $bit modifier only supports 'and', 'or', and 'xor', not '{unknown}' \
                          which is an unknown operator: {{{unknown}: {operand}}}"
-                    )));
+                    );
                 }
             };
             match operand {
                 Bson::Int32(number) => Ok((operation, Number::Int32(*number))),
                 Bson::Int64(number) => Ok((operation, Number::Int64(*number))),
-                other => Err(QueryError::bad_value(format!(
+                other => Err(fail!(
+                    BAD_VALUE,
                     "The $bit modifier field must be an Integer(32/64 bit); a '{}' is not \
                      supported here: {{{name}: {other}}}",
                     type_name_of(other)
-                ))),
+                )),
             }
         })
         .collect()
@@ -257,10 +257,11 @@ fn modify_bits(value: &Bson, path: &str, operations: &[(BitOperation, Number)]) 
     match value {
         Bson::Int32(number) => Ok(apply_bits(Number::Int32(*number), operations).into()),
         Bson::Int64(number) => Ok(apply_bits(Number::Int64(*number), operations).into()),
-        other => Err(QueryError::bad_value(format!(
+        other => Err(fail!(
+            BAD_VALUE,
             "Cannot apply $bit to a value of non-integral type: the field '{path}' is of type {}",
             type_name_of(other)
-        ))),
+        )),
     }
 }
 

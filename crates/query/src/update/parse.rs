@@ -8,7 +8,7 @@ use super::array_operators::{parse_add_to_set, parse_pop, parse_pull, parse_pull
 use super::modify::Modification;
 use super::operators::{Operator, parse_bit, parse_current_date, parse_number};
 use super::path::UpdatePath;
-use crate::error::{ErrorCode, QueryError, Result};
+use crate::error::Result;
 use crate::expression::Compiler;
 use crate::value::type_name_of;
 
@@ -16,18 +16,16 @@ use crate::value::type_name_of;
 pub(super) fn parse_operators(update: &Document, compiler: &Compiler) -> Result<Vec<Modification>> {
     let mut modifications = Vec::new();
     for (operator, arguments) in update {
-        if !KNOWN_OPERATORS.contains(&operator.as_str()) {
-            return Err(QueryError::failed_to_parse(format!(
-                "Unknown modifier: {operator}. Expected a valid update modifier or pipeline-style \
-                 update specified as an array"
-            )));
-        }
+        refuse_if!(!KNOWN_OPERATORS.contains(&operator.as_str()) => FAILED_TO_PARSE,
+            "Unknown modifier: {operator}. Expected a valid update modifier or pipeline-style \
+             update specified as an array");
         let Bson::Document(arguments) = arguments else {
-            return Err(QueryError::failed_to_parse(format!(
+            refuse!(
+                FAILED_TO_PARSE,
                 "Modifiers operate on fields but we found type {} instead. For example: {{$mod: \
                  {{<field>: ...}}}} not {{{operator}: {arguments}}}",
                 type_name_of(arguments)
-            )));
+            );
         };
         for (path, argument) in arguments {
             let path = UpdatePath::parse(path)?;
@@ -71,7 +69,7 @@ fn parse_operator(
         "$pull" => Operator::Pull(parse_pull(argument, compiler)?),
         "$pullAll" => Operator::PullAll(parse_pull_all(argument)?),
         unknown => {
-            return Err(QueryError::failed_to_parse(format!("Unknown modifier: {unknown}")));
+            refuse!(FAILED_TO_PARSE, "Unknown modifier: {unknown}");
         }
     })
 }
@@ -79,38 +77,24 @@ fn parse_operator(
 /// A rename is a modification of its target that remembers its source.
 fn parse_rename(source: UpdatePath, argument: &Bson) -> Result<Modification> {
     let Bson::String(target) = argument else {
-        return Err(QueryError::bad_value(format!(
+        refuse!(
+            BAD_VALUE,
             "The 'to' field for $rename must be a string: {}: {argument}",
             source.as_str()
-        )));
+        );
     };
-    if target.contains('\0') {
-        return Err(QueryError::bad_value(
-            "The 'to' field for $rename cannot contain an embedded null byte",
-        ));
-    }
+    refuse_if!(target.contains('\0') => BAD_VALUE,
+        "The 'to' field for $rename cannot contain an embedded null byte");
     let target = UpdatePath::parse(target)?;
-    if source == target {
-        return Err(QueryError::bad_value(format!(
-            "The source and target field for $rename must differ: {}: \"{}\"",
-            source.as_str(),
-            target.as_str()
-        )));
-    }
-    if source.conflicts_with(&target) {
-        return Err(QueryError::bad_value(format!(
-            "The source and target field for $rename must not be on the same path: {}: \"{}\"",
-            source.as_str(),
-            target.as_str()
-        )));
-    }
+    refuse_if!(source == target => BAD_VALUE,
+        "The source and target field for $rename must differ: {}: \"{}\"",
+        source.as_str(), target.as_str());
+    refuse_if!(source.conflicts_with(&target) => BAD_VALUE,
+        "The source and target field for $rename must not be on the same path: {}: \"{}\"",
+        source.as_str(), target.as_str());
     for (role, path) in [("source", &source), ("destination", &target)] {
-        if path.is_dynamic() {
-            return Err(QueryError::bad_value(format!(
-                "The {role} field for $rename may not be dynamic: {}",
-                path.as_str()
-            )));
-        }
+        refuse_if!(path.is_dynamic() => BAD_VALUE,
+            "The {role} field for $rename may not be dynamic: {}", path.as_str());
     }
     Ok(Modification::new(target, Operator::Rename { source }))
 }
@@ -131,16 +115,9 @@ fn check_conflicts(modifications: &[Modification]) -> Result<()> {
     keyed.sort_by(|left, right| left.0.cmp(&right.0));
     for pair in keyed.windows(2) {
         let (shorter, longer) = (&pair[0], &pair[1]);
-        if longer.0.starts_with(&shorter.0) {
-            return Err(QueryError::new(
-                ErrorCode::CONFLICTING_UPDATE_OPERATORS,
-                format!(
-                    "Updating the path '{}' would create a conflict at '{}'",
-                    longer.1.as_str(),
-                    shorter.1.as_str()
-                ),
-            ));
-        }
+        refuse_if!(longer.0.starts_with(&shorter.0) => CONFLICTING_UPDATE_OPERATORS,
+            "Updating the path '{}' would create a conflict at '{}'",
+            longer.1.as_str(), shorter.1.as_str());
     }
     Ok(())
 }

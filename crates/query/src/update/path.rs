@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use bson::{Bson, Document};
 
 use super::modify::Modification;
-use crate::error::{ErrorCode, QueryError, Result};
+use crate::error::Result;
 use crate::expression::Compiler;
 use crate::matcher::Matcher;
 use crate::value::{MAX_NESTING, PathComponent};
@@ -37,34 +37,19 @@ pub(super) enum Component {
 impl UpdatePath {
     /// Parses and checks a path.
     pub(super) fn parse(text: &str) -> Result<Self> {
-        if text.is_empty() {
-            return Err(QueryError::new(
-                ErrorCode::EMPTY_FIELD_NAME,
-                "An empty update path is not valid.",
-            ));
-        }
+        refuse_if!(text.is_empty() => EMPTY_FIELD_NAME, "An empty update path is not valid.");
         let mut components = Vec::new();
         for part in text.split('.') {
-            if components.len() == MAX_NESTING {
-                return Err(QueryError::new(
-                    ErrorCode::OVERFLOW,
-                    format!("an update path may have at most {MAX_NESTING} components"),
-                ));
-            }
+            refuse_if!(components.len() == MAX_NESTING => OVERFLOW,
+                "an update path may have at most {MAX_NESTING} components");
             components.push(Component::parse(part, text)?);
         }
-        if !matches!(components[0], Component::Field(_)) {
-            return Err(QueryError::bad_value(format!(
-                "Cannot have array filter or positional (i.e. '$') element in the first position \
-                 in path '{text}'"
-            )));
-        }
+        refuse_if!(!matches!(components[0], Component::Field(_)) => BAD_VALUE,
+            "Cannot have array filter or positional (i.e. '$') element in the first position \
+             in path '{text}'");
         let positional = components.iter().filter(|part| **part == Component::Positional).count();
-        if positional > 1 {
-            return Err(QueryError::bad_value(format!(
-                "Too many positional (i.e. '$') elements found in path '{text}'"
-            )));
-        }
+        refuse_if!(positional > 1 => BAD_VALUE,
+            "Too many positional (i.e. '$') elements found in path '{text}'");
         Ok(Self { text: text.to_owned(), components })
     }
 
@@ -99,13 +84,11 @@ impl UpdatePath {
         if inserting || !name.starts_with('$') || ["$ref", "$id", "$db"].contains(&name.as_str()) {
             return Ok(());
         }
-        Err(QueryError::new(
-            ErrorCode::DOLLAR_PREFIXED_FIELD_NAME,
-            format!(
-                "The dollar ($) prefixed field '{name}' in '{}' is not allowed in the context of an \
+        Err(fail!(
+            DOLLAR_PREFIXED_FIELD_NAME,
+            "The dollar ($) prefixed field '{name}' in '{}' is not allowed in the context of an \
                  update's path. Consider using an aggregation pipeline with $setField.",
-                self.text
-            ),
+            self.text
         ))
     }
 
@@ -133,11 +116,9 @@ impl UpdatePath {
 impl Component {
     fn parse(part: &str, path: &str) -> Result<Self> {
         match part {
-            "" => Err(QueryError::new(
-                ErrorCode::EMPTY_FIELD_NAME,
-                format!(
-                    "The update path '{path}' contains an empty field name, which is not allowed."
-                ),
+            "" => Err(fail!(
+                EMPTY_FIELD_NAME,
+                "The update path '{path}' contains an empty field name, which is not allowed."
             )),
             "$" => Ok(Self::Positional),
             "$[]" => Ok(Self::All),
@@ -180,25 +161,20 @@ impl ArrayFilters {
             let mut name = None;
             collect_name(filter, &mut name, 0)?;
             let name = name.ok_or_else(|| {
-                QueryError::failed_to_parse(
-                    "Cannot use an expression without a top-level field name in arrayFilters",
+                fail!(
+                    FAILED_TO_PARSE,
+                    "Cannot use an expression without a top-level field name in arrayFilters"
                 )
             })?;
             let mut characters = name.chars();
             let well_formed = characters.next().is_some_and(|first| first.is_ascii_lowercase())
                 && characters.all(|character| character.is_ascii_alphanumeric());
-            if !well_formed {
-                return Err(QueryError::bad_value(format!(
-                    "Error parsing array filter :: caused by :: The top-level field name must be \
-                     an alphanumeric string beginning with a lowercase letter, found '{name}'"
-                )));
-            }
+            refuse_if!(!well_formed => BAD_VALUE,
+                "Error parsing array filter :: caused by :: The top-level field name must be \
+                 an alphanumeric string beginning with a lowercase letter, found '{name}'");
             let matcher = Matcher::parse_with(filter, compiler)?;
-            if parsed.insert(name.clone(), matcher).is_some() {
-                return Err(QueryError::failed_to_parse(format!(
-                    "Found multiple array filters with the same top-level field name {name}"
-                )));
-            }
+            refuse_if!(parsed.insert(name.clone(), matcher).is_some() => FAILED_TO_PARSE,
+                "Found multiple array filters with the same top-level field name {name}");
         }
         Ok(Self { filters: parsed })
     }
@@ -209,19 +185,17 @@ impl ArrayFilters {
         for modification in modifications {
             for name in modification.path.filter_names() {
                 used.insert(name);
-                if !self.filters.contains_key(name) {
-                    return Err(QueryError::bad_value(format!(
-                        "No array filter found for identifier '{name}' in path '{}'",
-                        modification.path.as_str()
-                    )));
-                }
+                refuse_if!(!self.filters.contains_key(name) => BAD_VALUE,
+                    "No array filter found for identifier '{name}' in path '{}'",
+                    modification.path.as_str());
             }
         }
         match self.filters.keys().find(|name| !used.contains(name.as_str())) {
             None => Ok(()),
-            Some(name) => Err(QueryError::failed_to_parse(format!(
+            Some(name) => Err(fail!(
+                FAILED_TO_PARSE,
                 "The array filter for identifier '{name}' was not used in the update"
-            ))),
+            )),
         }
     }
 
@@ -236,11 +210,8 @@ impl ArrayFilters {
 
 /// Finds the one name that all paths of a filter start with.
 fn collect_name(filter: &Document, name: &mut Option<String>, depth: usize) -> Result<()> {
-    if depth > MAX_NESTING {
-        return Err(QueryError::bad_value(format!(
-            "an array filter may be nested at most {MAX_NESTING} levels deep"
-        )));
-    }
+    refuse_if!(depth > MAX_NESTING => BAD_VALUE,
+        "an array filter may be nested at most {MAX_NESTING} levels deep");
     for (key, value) in filter {
         if matches!(key.as_str(), "$and" | "$or" | "$nor") {
             for branch in value.as_array().into_iter().flatten() {
@@ -256,10 +227,11 @@ fn collect_name(filter: &Document, name: &mut Option<String>, depth: usize) -> R
         let head = key.split('.').next().unwrap_or("");
         match name {
             Some(known) if known != head => {
-                return Err(QueryError::failed_to_parse(format!(
+                refuse!(
+                    FAILED_TO_PARSE,
                     "Error parsing array filter :: caused by :: Expected a single top-level field \
                      name, found '{known}' and '{head}'"
-                )));
+                );
             }
             _ => *name = Some(head.to_owned()),
         }

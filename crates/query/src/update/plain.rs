@@ -9,7 +9,7 @@ use bson::{Bson, Document, RawDocument, RawDocumentBuf};
 
 use super::splice::{self, Value};
 use super::{Update, UpdateContext};
-use crate::error::{QueryError, Result};
+use crate::error::Result;
 use crate::value::raw_scan::{RawField, RawScan, is_position};
 use crate::value::{MAX_DOCUMENT_SIZE, MAX_NESTING, Number, parse_index};
 
@@ -99,7 +99,7 @@ impl<'u> PlainUpdate<'u> {
     ///
     /// None: what is plain can be read.
     pub fn general(&self) -> Result<Update> {
-        let unreadable = |_| QueryError::failed_to_parse("the update cannot be read");
+        let unreadable = |_| fail!(FAILED_TO_PARSE, "the update cannot be read");
         let source = Document::try_from(self.source).map_err(unreadable)?;
         Update::parse(&Bson::Document(source))
     }

@@ -7,7 +7,7 @@ use bson::{Bson, Document};
 
 use super::{Form, Update, UpdateContext, with_id_of};
 use crate::diff::Places;
-use crate::error::{ErrorCode, QueryError, Result};
+use crate::error::Result;
 use crate::matcher::{Comparison, Condition, Matcher, Node, Predicate};
 use crate::value::{Path, measure};
 
@@ -43,23 +43,16 @@ pub fn check_id_type(id: &Bson) -> Result<()> {
         Bson::Undefined => "undefined",
         Bson::Document(document) => {
             return match document.keys().find(|key| key.starts_with('$')) {
-                Some(key) if !matches!(key.as_str(), "$ref" | "$id" | "$db") => {
-                    Err(QueryError::new(
-                        ErrorCode::DOLLAR_PREFIXED_FIELD_NAME,
-                        format!(
-                            "_id fields may not contain '$'-prefixed fields: {key} is not valid for storage."
-                        ),
-                    ))
-                }
+                Some(key) if !matches!(key.as_str(), "$ref" | "$id" | "$db") => Err(fail!(
+                    DOLLAR_PREFIXED_FIELD_NAME,
+                    "_id fields may not contain '$'-prefixed fields: {key} is not valid for storage."
+                )),
                 _ => Ok(()),
             };
         }
         _ => return Ok(()),
     };
-    Err(QueryError::new(
-        ErrorCode::INVALID_ID_FIELD,
-        format!("The '_id' value cannot be of type {kind}"),
-    ))
+    Err(fail!(INVALID_ID_FIELD, "The '_id' value cannot be of type {kind}"))
 }
 
 fn collect_equalities<'a>(node: &'a Node, found: &mut Vec<(&'a Path, &'a Bson)>) {
@@ -109,27 +102,17 @@ fn document_from(equalities: &[(&Path, &Bson)]) -> Result<Document> {
     paths.sort_unstable();
     for pair in paths.windows(2) {
         let (shorter, longer) = (pair[0].join("."), pair[1].join("."));
-        if pair[0] == pair[1] {
-            return Err(not_single(format!(
-                "cannot infer query fields to set, path '{shorter}' is matched twice"
-            )));
-        }
-        if pair[1].starts_with(&pair[0]) {
-            return Err(not_single(format!(
-                "cannot infer query fields to set, both paths '{shorter}' and '{longer}' are \
-                 matched"
-            )));
-        }
+        refuse_if!(pair[0] == pair[1] => NOT_SINGLE_VALUE_FIELD,
+            "cannot infer query fields to set, path '{shorter}' is matched twice");
+        refuse_if!(pair[1].starts_with(&pair[0]) => NOT_SINGLE_VALUE_FIELD,
+            "cannot infer query fields to set, both paths '{shorter}' and '{longer}' are \
+             matched");
     }
     let mut document = Document::new();
     for (path, value) in equalities {
         insert(&mut document, path, value);
     }
     Ok(document)
-}
-
-fn not_single(message: String) -> QueryError {
-    QueryError::new(ErrorCode::NOT_SINGLE_VALUE_FIELD, message)
 }
 
 /// Inserts at a path through documents; the check above made sure that nothing is in the way.

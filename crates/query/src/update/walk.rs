@@ -10,7 +10,7 @@ use super::modify::Touched;
 use super::operators::Operator;
 use super::path::{ArrayFilters, Component};
 use crate::diff::Places;
-use crate::error::{ErrorCode, QueryError, Result};
+use crate::error::Result;
 use crate::value::PathComponent;
 use crate::value::size::Growth;
 
@@ -45,10 +45,11 @@ impl Walk<'_> {
             }
             (Component::Field(field), scalar) => self.not_viable(&field.name, scalar),
             (selector, Bson::Array(items)) => self.visit_elements(items, selector, rest),
-            (_, other) => Err(QueryError::bad_value(format!(
+            (_, other) => Err(fail!(
+                BAD_VALUE,
                 "Cannot apply array updates to non-array element {}: {other}",
                 self.trail.last().map_or("", String::as_str)
-            ))),
+            )),
         }
     }
 
@@ -94,12 +95,8 @@ impl Walk<'_> {
         self.touch()?;
         if let Some(value) = self.created(rest)? {
             let missing = index - items.len();
-            if missing > MAX_BACKFILL {
-                return Err(QueryError::new(
-                    ErrorCode::CANNOT_BACKFILL_ARRAY,
-                    format!("can't backfill more than {MAX_BACKFILL} elements"),
-                ));
-            }
+            refuse_if!(missing > MAX_BACKFILL => CANNOT_BACKFILL_ARRAY,
+                "can't backfill more than {MAX_BACKFILL} elements");
             self.growth.charge(missing * BACKFILL_CHARGE)?;
             items.resize(index, Bson::Null);
             items.push(value);
@@ -161,12 +158,9 @@ impl Walk<'_> {
     /// as many documents as there are components left. `None` if the operator creates nothing.
     fn created(&mut self, rest: &[Component]) -> Result<Option<Bson>> {
         let array_selector = rest.iter().any(|part| !matches!(part, Component::Field(_)));
-        if array_selector {
-            return Err(QueryError::bad_value(format!(
-                "The path '{}' must exist in the document in order to apply array updates.",
-                self.trail.join(".")
-            )));
-        }
+        refuse_if!(array_selector => BAD_VALUE,
+            "The path '{}' must exist in the document in order to apply array updates.",
+            self.trail.join("."));
         let Some(value) = self.operator.create(self.context, self.growth)? else {
             return Ok(None);
         };
@@ -182,12 +176,10 @@ impl Walk<'_> {
         if matches!(self.operator, Operator::Unset) {
             return Ok(());
         }
-        Err(QueryError::new(
-            ErrorCode::PATH_NOT_VIABLE,
-            format!(
-                "Cannot create field '{field}' in element {{{}: {element}}}",
-                self.trail.last().map_or("", String::as_str)
-            ),
+        Err(fail!(
+            PATH_NOT_VIABLE,
+            "Cannot create field '{field}' in element {{{}: {element}}}",
+            self.trail.last().map_or("", String::as_str)
         ))
     }
 }

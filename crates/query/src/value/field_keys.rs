@@ -9,7 +9,7 @@ use bson::Bson;
 
 use super::path::{Path, PathComponent};
 use super::view::{ArrayRef, DocumentRef, ValueRef};
-use crate::error::{ErrorCode, QueryError, Result};
+use crate::error::{QueryError, Result};
 
 /// The most keys that one document may have.
 pub(crate) const MAX_KEYS_PER_DOCUMENT: usize = 1_000_000;
@@ -81,11 +81,8 @@ impl FieldKeys {
     }
 
     fn push(&mut self, fields: Vec<Field<'_, '_>>) -> Result<()> {
-        if self.keys.len() == MAX_KEYS_PER_DOCUMENT {
-            return Err(QueryError::bad_value(format!(
-                "a document may have at most {MAX_KEYS_PER_DOCUMENT} keys in an index or sort"
-            )));
-        }
+        refuse_if!(self.keys.len() == MAX_KEYS_PER_DOCUMENT => BAD_VALUE,
+            "a document may have at most {MAX_KEYS_PER_DOCUMENT} keys in an index or sort");
         self.keys.push(
             fields
                 .into_iter()
@@ -101,7 +98,7 @@ impl FieldKeys {
 
 /// The error for two arrays in one key.
 fn parallel_arrays() -> QueryError {
-    QueryError::new(ErrorCode::CANNOT_INDEX_PARALLEL_ARRAYS, "cannot index parallel arrays")
+    fail!(CANNOT_INDEX_PARALLEL_ARRAYS, "cannot index parallel arrays")
 }
 
 /// The error for a number that is both a position and a field name.
@@ -173,6 +170,7 @@ fn same_array(left: ArrayRef<'_>, right: ArrayRef<'_>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::ErrorCode;
     use bson::{Document, bson, doc};
 
     fn keys(paths: &[&str], document: &Document) -> Result<FieldKeys> {

@@ -76,9 +76,8 @@ impl Path {
     pub fn parse(text: &str) -> Result<Self> {
         let components: Vec<_> =
             text.split('.').take(MAX_NESTING + 1).map(PathComponent::new).collect();
-        if components.len() > MAX_NESTING {
-            return Err(fail!(OVERFLOW, "a field path may have at most {MAX_NESTING} components"));
-        }
+        refuse_if!(components.len() > MAX_NESTING => OVERFLOW,
+            "a field path may have at most {MAX_NESTING} components");
         Ok(Self { text: text.to_owned(), components })
     }
 

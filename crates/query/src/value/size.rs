@@ -66,12 +66,8 @@ impl Measure {
         if self.bytes > MAX_DOCUMENT_SIZE {
             return Err(too_large());
         }
-        if self.depth > MAX_NESTING {
-            return Err(fail!(
-                OVERFLOW,
-                "Document exceeds maximum nested object depth of {MAX_NESTING}"
-            ));
-        }
+        refuse_if!(self.depth > MAX_NESTING => OVERFLOW,
+            "Document exceeds maximum nested object depth of {MAX_NESTING}");
         Ok(())
     }
 }

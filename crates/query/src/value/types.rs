@@ -4,7 +4,7 @@
 //! The numbers are those of the BSON specification.
 
 use super::ValueRef;
-use crate::error::{QueryError, Result};
+use crate::error::Result;
 use bson::Bson;
 
 /// The groups of types in their comparison order. Values of one bracket are compared with each
@@ -155,7 +155,7 @@ impl TypeSet {
     pub fn parse(argument: &Bson) -> Result<Self> {
         match argument {
             Bson::Array(items) if items.is_empty() => {
-                Err(QueryError::failed_to_parse("$type must match at least one type"))
+                Err(fail!(FAILED_TO_PARSE, "$type must match at least one type"))
             }
             Bson::Array(items) => items
                 .iter()
@@ -167,9 +167,8 @@ impl TypeSet {
     fn parse_one(argument: &Bson) -> Result<Self> {
         let number = match argument {
             Bson::String(alias) => {
-                return Self::from_alias(alias).ok_or_else(|| {
-                    QueryError::bad_value(format!("Unknown type name alias: {alias}"))
-                });
+                return Self::from_alias(alias)
+                    .ok_or_else(|| fail!(BAD_VALUE, "Unknown type name alias: {alias}"));
             }
             Bson::Int32(value) => i64::from(*value),
             Bson::Int64(value) => *value,
@@ -180,20 +179,19 @@ impl TypeSet {
             }
             Bson::Double(_) => i64::MAX,
             other => {
-                return Err(QueryError::type_mismatch(format!(
+                refuse!(
+                    TYPE_MISMATCH,
                     "type must be represented as a number or a string, got {}",
                     type_name_of(other)
-                )));
+                );
             }
         };
-        if number == 0 {
-            return Err(QueryError::bad_value(
-                "Invalid numerical type code: 0. Instead use {$exists:false}.",
-            ));
-        }
-        i32::try_from(number).ok().and_then(Self::from_number).ok_or_else(|| {
-            QueryError::bad_value(format!("Invalid numerical type code: {argument}"))
-        })
+        refuse_if!(number == 0 => BAD_VALUE,
+            "Invalid numerical type code: 0. Instead use {{$exists:false}}.");
+        i32::try_from(number)
+            .ok()
+            .and_then(Self::from_number)
+            .ok_or_else(|| fail!(BAD_VALUE, "Invalid numerical type code: {argument}"))
     }
 
     /// The types in either set.

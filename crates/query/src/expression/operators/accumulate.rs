@@ -165,11 +165,11 @@ pub(crate) enum Pick {
 /// The `n` of the operators that keep several values.
 pub(crate) fn count(name: &str, n: &Operand<'_>) -> Result<usize> {
     let Some(number) = as_i64(n.or_null()) else {
-        return Err(fail!(
+        refuse!(
             5787902,
             "Value for 'n' must be of integral type, but found {} for {name}",
             n.shown()
-        ));
+        );
     };
     match usize::try_from(number) {
         Ok(count) if count > 0 => Ok(count),
@@ -181,11 +181,7 @@ fn pick(name: &str, args: &[Option<Operand<'_>>], pick: Pick, meter: &Meter) -> 
     let [Some(n), Some(input)] = args else { return Ok(None) };
     let n = count(name, n)?;
     let Some(elements) = input.as_array() else {
-        return Err(fail!(
-            5788200,
-            "Input must be an array, but found {} for {name}",
-            input.type_name()
-        ));
+        refuse!(5788200, "Input must be an array, but found {} for {name}", input.type_name());
     };
     let mut charge = meter.charge();
     let mut kept = Kept::new(Vec::new(), meter);

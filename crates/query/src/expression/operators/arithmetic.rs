@@ -6,7 +6,7 @@
 use bson::{Bson, DateTime};
 
 use super::{Evaluated, Positional, at_least, between, exactly};
-use crate::error::{ErrorCode, QueryError, Result, fail};
+use crate::error::{ErrorCode, QueryError, Result};
 use crate::expression::operand::Operand;
 use crate::meter::Meter;
 use crate::typed::Typed;
@@ -103,7 +103,7 @@ fn date_plus(date: DateTime, delta: i64) -> Result<Bson> {
 }
 
 fn date_overflow() -> QueryError {
-    fail(ErrorCode::OVERFLOW, "date overflow")
+    fail!(OVERFLOW, "date overflow")
 }
 
 fn add(args: &[Operand<'_>], _: &Meter) -> Evaluated {
@@ -113,9 +113,8 @@ fn add(args: &[Operand<'_>], _: &Meter) -> Evaluated {
         match arg.get() {
             None | Some(Bson::Null | Bson::Undefined) => return Ok(Some(Bson::Null)),
             Some(Bson::DateTime(value)) => {
-                if date.replace(*value).is_some() {
-                    return Err(fail(16612, "only one date allowed in an $add expression"));
-                }
+                refuse_if!(date.replace(*value).is_some() => 16612,
+                    "only one date allowed in an $add expression");
             }
             Some(value) => {
                 let wanted = "$add only supports numeric or date types, not";
@@ -174,9 +173,7 @@ fn pair(name: &str, code: impl Into<ErrorCode>, args: &[Operand<'_>]) -> Result<
 
 fn divide(args: &[Operand<'_>], _: &Meter) -> Evaluated {
     let (left, right) = pair("$divide", ErrorCode::TYPE_MISMATCH, args)?;
-    if right.is_zero() {
-        return Err(QueryError::bad_value("can't $divide by zero"));
-    }
+    refuse_if!(right.is_zero() => BAD_VALUE, "can't $divide by zero");
     Ok(Some(left.divide(right).into()))
 }
 
@@ -184,7 +181,7 @@ fn modulo(args: &[Operand<'_>], _: &Meter) -> Evaluated {
     let (left, right) = pair("$mod", 16611, args)?;
     match left.remainder(right) {
         Some(remainder) => Ok(Some(remainder.into())),
-        None => Err(fail(16610, "can't $mod by zero")),
+        None => Err(fail!(16610, "can't $mod by zero")),
     }
 }
 
@@ -194,7 +191,7 @@ fn absolute(number: Number) -> Result<Number> {
         Number::Int64(number) => number
             .checked_abs()
             .map(Number::Int64)
-            .ok_or_else(|| fail(28680, "can't take $abs of long long min")),
+            .ok_or_else(|| fail!(28680, "can't take $abs of long long min")),
         Number::Double(number) => Ok(Number::Double(number.abs())),
         Number::Decimal(number) => Ok(Number::Decimal(number.abs())),
     }
@@ -219,12 +216,8 @@ fn round_or_trunc(name: &str, args: &[Operand<'_>], rounding: Rounding) -> Evalu
             fail!(51082, "precision argument to  {name} must be a integral value")
         })?,
     };
-    if !PLACES.contains(&places) {
-        return Err(fail!(
-            51083,
-            "cannot apply {name} with precision value {places} value must be in [-20, 100]"
-        ));
-    }
+    refuse_if!(!PLACES.contains(&places) => 51083,
+        "cannot apply {name} with precision value {places} value must be in [-20, 100]");
     Ok(Some(round_to(number, places as i32, rounding)?.into()))
 }
 
@@ -248,7 +241,7 @@ fn round_integer(number: i64, places: i32, rounding: Rounding) -> Result<i64> {
         && (rest.abs() * 2 > unit || (rest.abs() * 2 == unit && quotient % 2 != 0));
     let rounded = (quotient + if up { number.signum() } else { 0 }) * unit;
     i64::try_from(rounded).map_err(|_| {
-        fail(51080, "invalid conversion from Decimal128 result in $round resulting from arguments")
+        fail!(51080, "invalid conversion from Decimal128 result in $round resulting from arguments")
     })
 }
 
@@ -287,33 +280,18 @@ fn round_double(number: f64, places: i32, rounding: Rounding) -> f64 {
 
 fn logarithm(name: &str, code: i32, number: Number, function: fn(f64) -> f64) -> Result<Number> {
     // NaN is let through: its logarithm is NaN.
-    if number.to_f64() <= 0.0 {
-        return Err(fail!(
-            (code),
-            "{name}'s argument must be a positive number, but is {}",
-            Bson::from(number)
-        ));
-    }
+    refuse_if!(number.to_f64() <= 0.0 => (code),
+        "{name}'s argument must be a positive number, but is {}", Bson::from(number));
     Ok(through_double(number, function))
 }
 
 fn log(args: &[Operand<'_>], _: &Meter) -> Evaluated {
     let argument = args[0].number(28756, "$log's argument must be numeric, not")?;
     let base = args[1].number(28757, "$log's base must be numeric, not")?;
-    if argument.to_f64() <= 0.0 {
-        return Err(fail!(
-            28758,
-            "$log's argument must be a positive number, but is {}",
-            Bson::from(argument)
-        ));
-    }
-    if base.to_f64() <= 0.0 || base.to_f64() == 1.0 {
-        return Err(fail!(
-            28759,
-            "$log's base must be a positive number not equal to 1, but is {}",
-            Bson::from(base)
-        ));
-    }
+    refuse_if!(argument.to_f64() <= 0.0 => 28758,
+        "$log's argument must be a positive number, but is {}", Bson::from(argument));
+    refuse_if!(base.to_f64() <= 0.0 || base.to_f64() == 1.0 => 28759,
+        "$log's base must be a positive number not equal to 1, but is {}", Bson::from(base));
     Ok(Some(of_doubles(argument, base, argument.to_f64().ln() / base.to_f64().ln())))
 }
 
@@ -333,9 +311,8 @@ pub(super) fn of_doubles(left: Number, right: Number, result: f64) -> Bson {
 fn pow(args: &[Operand<'_>], _: &Meter) -> Evaluated {
     let base = args[0].number(28762, "$pow's base must be numeric, not")?;
     let exponent = args[1].number(28763, "$pow's exponent must be numeric, not")?;
-    if base.is_zero() && exponent.to_f64() < 0.0 {
-        return Err(fail(28764, "$pow cannot take a base of 0 and a negative exponent"));
-    }
+    refuse_if!(base.is_zero() && exponent.to_f64() < 0.0 => 28764,
+        "$pow cannot take a base of 0 and a negative exponent");
     if any_decimal(base, exponent) {
         let power = decimal_power(base.to_decimal(), exponent.to_decimal());
         return Ok(Some(Number::Decimal(power).into()));
@@ -377,9 +354,8 @@ fn decimal_power(base: Decimal, exponent: Decimal) -> Decimal {
 }
 
 fn square_root(number: Number) -> Result<Number> {
-    if number.to_f64() < 0.0 {
-        return Err(fail(28714, "$sqrt's argument must be greater than or equal to 0"));
-    }
+    refuse_if!(number.to_f64() < 0.0 => 28714,
+        "$sqrt's argument must be greater than or equal to 0");
     let Number::Decimal(radicand) = number else {
         return Ok(through_double(number, f64::sqrt));
     };

@@ -6,7 +6,7 @@ use bson::{Bson, Document};
 
 use super::string::{index, whole};
 use super::{Evaluated, Positional, as_i32, at_least, between, exactly, is_number, part};
-use crate::error::{QueryError, Result, fail};
+use crate::error::{QueryError, Result};
 use crate::expression::MAX_INTERMEDIATE_BYTES;
 use crate::expression::bounds::{Budget, ELEMENT_OVERHEAD, cost, field_cost, too_large};
 use crate::expression::operand::{Operand, compare_options};
@@ -54,10 +54,10 @@ fn array_elem_at(args: &[Operand<'_>], meter: &Meter) -> Evaluated {
             .wrong_type(28690, "$arrayElemAt's second argument must be a numeric value, but is"));
     }
     let Some(index) = as_i32(index) else {
-        return Err(fail!(
+        refuse!(
             28691,
             "$arrayElemAt's second argument must be representable as a 32-bit integer: {index}"
-        ));
+        );
     };
     let found = position(elements.len(), index).map(|position| &elements[position]);
     found.map(|element| part("$arrayElemAt", element, meter)).transpose()
@@ -189,9 +189,7 @@ fn range(args: &[Operand<'_>], meter: &Meter) -> Evaluated {
         })?);
     }
     let [start, end, step] = numbers;
-    if step == 0 {
-        return Err(fail(34449, "$range requires a non-zero step value"));
-    }
+    refuse_if!(step == 0 => 34449, "$range requires a non-zero step value");
     let distance = if step > 0 { end - start } else { start - end };
     let count = u64::try_from(distance).unwrap_or(0).div_ceil(step.unsigned_abs());
     let bytes = count * NUMBER_SIZE;
@@ -242,9 +240,7 @@ fn slice(args: &[Operand<'_>], meter: &Meter) -> Evaluated {
         None => (0, second as usize),
         Some(third) => {
             let count = slice_number(third, "Third", [28727, 28728])?;
-            if count <= 0 {
-                return Err(fail!(28729, "Third argument to $slice must be positive: {count}"));
-            }
+            refuse_if!(count <= 0 => 28729, "Third argument to $slice must be positive: {count}");
             let start = if second < 0 { from_end(second) } else { second as usize };
             (start, count as usize)
         }
@@ -265,9 +261,7 @@ fn array_to_object(args: &[Operand<'_>], meter: &Meter) -> Evaluated {
             Bson::Document(pair) if !as_pairs => pair_of_document(pair)?,
             other => return Err(mixed_pairs(as_pairs, elements.first(), other)),
         };
-        if key.contains('\0') {
-            return Err(fail(4940400, "Key field cannot contain an embedded null byte"));
-        }
+        refuse_if!(key.contains('\0') => 4940400, "Key field cannot contain an embedded null byte");
         let bytes = field_cost(key, value)?;
         charge.grow("$arrayToObject", bytes)?;
         meter.steps(1 + steps_to_copy(bytes))?;
@@ -311,20 +305,15 @@ fn pair_of_array(pair: &[Bson]) -> Result<(&str, &Bson)> {
 }
 
 fn pair_of_document(pair: &Document) -> Result<(&str, &Bson)> {
-    if pair.len() != 2 {
-        return Err(fail!(
-            40392,
-            "$arrayToObject requires an object keys of 'k' and 'v'. Found incorrect number of \
-                 keys:{}",
-            pair.len()
-        ));
-    }
+    refuse_if!(pair.len() != 2 => 40392,
+        "$arrayToObject requires an object keys of 'k' and 'v'. Found incorrect number of \
+         keys:{}", pair.len());
     let (Some(key), Some(value)) = (pair.get("k"), pair.get("v")) else {
-        return Err(fail!(
+        refuse!(
             40393,
             "$arrayToObject requires an object with keys 'k' and 'v'. Missing either or both \
                  keys from: {pair}"
-        ));
+        );
     };
     match key {
         Bson::String(key) => Ok((key, value)),
@@ -372,14 +361,14 @@ impl SortBy {
         let direction = |value: &Bson| match as_i32(value) {
             Some(1) => Ok(false),
             Some(-1) => Ok(true),
-            _ => Err(fail(
+            _ => Err(fail!(
                 15975,
-                "$sort key ordering must be 1 (for ascending) or -1 (for descending)",
+                "$sort key ordering must be 1 (for ascending) or -1 (for descending)"
             )),
         };
         match spec {
             Bson::Document(fields) if fields.is_empty() => {
-                Err(fail(15976, "$sort stage must have at least one sort key"))
+                Err(fail!(15976, "$sort stage must have at least one sort key"))
             }
             Bson::Document(fields) => fields
                 .iter()
@@ -388,9 +377,9 @@ impl SortBy {
                 .map(Self::Fields),
             number if is_number(number) => {
                 direction(number).map(|descending| Self::Whole { descending }).map_err(|_| {
-                    fail(
+                    fail!(
                         2942505,
-                        "$sortArray requires 'sortBy' to be 1, -1 or an object with field names",
+                        "$sortArray requires 'sortBy' to be 1, -1 or an object with field names"
                     )
                 })
             }

@@ -4,7 +4,6 @@ use bson::Bson;
 
 use super::arithmetic::narrow;
 use super::{Evaluated, Positional, at_least, exactly};
-use crate::error::QueryError;
 use crate::expression::operand::Operand;
 use crate::meter::Meter;
 use crate::typed::Typed;
@@ -32,10 +31,11 @@ fn combine(
                 result = step(result, *number);
             }
             Some(_) => {
-                return Err(QueryError::type_mismatch(format!(
+                refuse!(
+                    TYPE_MISMATCH,
                     "{name} only supports int and long, not: {}.",
                     arg.type_name()
-                )));
+                );
             }
         }
     }

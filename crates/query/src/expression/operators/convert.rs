@@ -7,7 +7,7 @@ use bson::oid::ObjectId;
 use bson::{Bson, DateTime};
 
 use super::{Evaluated, Positional, as_i64, convert_text, date_format, date_parse, exactly};
-use crate::error::{ErrorCode, QueryError, Result, fail};
+use crate::error::{ErrorCode, QueryError, Result};
 use crate::expression::operand::Operand;
 use crate::typed::Typed;
 use crate::value::{Number, TypeSet, is_truthy};
@@ -69,15 +69,15 @@ impl Target {
             if let Some((_, _, target)) = KNOWN.iter().find(|(_, known, _)| known == name) {
                 return Ok(*target);
             }
-            if name == "missing" || TypeSet::from_alias(name).is_none() {
-                return Err(QueryError::bad_value(format!("Unknown type name: {name}")));
-            }
+            refuse_if!(name == "missing" || TypeSet::from_alias(name).is_none() => BAD_VALUE,
+                "Unknown type name: {name}");
             return Ok(Self::Other("that type"));
         }
         let Some(number) = as_i64(to) else {
-            return Err(QueryError::failed_to_parse(
-                "$convert's 'to' argument must be a string or number that names a type",
-            ));
+            refuse!(
+                FAILED_TO_PARSE,
+                "$convert's 'to' argument must be a string or number that names a type"
+            );
         };
         if let Some((_, _, target)) = KNOWN.iter().find(|(known, _, _)| *known == number) {
             return Ok(*target);
@@ -85,9 +85,10 @@ impl Target {
         let known = i32::try_from(number).ok().and_then(TypeSet::from_number);
         match known {
             Some(_) => Ok(Self::Other("that type")),
-            None => Err(QueryError::failed_to_parse(format!(
+            None => Err(fail!(
+                FAILED_TO_PARSE,
                 "In $convert, numeric 'to' argument does not correspond to a BSON type: {number}"
-            ))),
+            )),
         }
     }
 
@@ -107,7 +108,7 @@ impl Target {
 }
 
 fn failure(message: impl std::fmt::Display) -> QueryError {
-    fail(CONVERSION_FAILURE, message.to_string())
+    fail!((CONVERSION_FAILURE), "{message}")
 }
 
 fn unsupported(value: &Bson, target: Target) -> QueryError {

@@ -5,7 +5,7 @@ use bson::{Bson, DateTime, Document};
 use super::calendar::{Civil, iso_year_start, millis_of};
 use super::timezone::TimeZone;
 use super::{ByName, Evaluated, Field, Named, as_i64, named_of, optional, required};
-use crate::error::{ErrorCode, Result, fail};
+use crate::error::Result;
 use crate::expression::operand::Operand;
 use crate::meter::Meter;
 use crate::typed::Typed;
@@ -152,24 +152,12 @@ const FROM_PARTS: &[Field] = &[
 fn from_parts(args: &[Option<Operand<'_>>], _: &Meter) -> Evaluated {
     let given = |position: usize| args[position].is_some();
     let iso = given(3);
-    if !given(0) && !iso {
-        return Err(fail(
-            40516,
-            "$dateFromParts requires either 'year' or 'isoWeekYear' to be present",
-        ));
-    }
-    if iso && (0..3).any(given) {
-        return Err(fail(
-            40489,
-            "$dateFromParts does not allow mixing natural dates with ISO dates",
-        ));
-    }
-    if !iso && (4..6).any(given) {
-        return Err(fail(
-            40525,
-            "$dateFromParts does not allow mixing natural dates with ISO dates",
-        ));
-    }
+    refuse_if!(!given(0) && !iso => 40516,
+        "$dateFromParts requires either 'year' or 'isoWeekYear' to be present");
+    refuse_if!(iso && (0..3).any(given) => 40489,
+        "$dateFromParts does not allow mixing natural dates with ISO dates");
+    refuse_if!(!iso && (4..6).any(given) => 40525,
+        "$dateFromParts does not allow mixing natural dates with ISO dates");
     const DEFAULTS: [i64; 10] = [1970, 1, 1, 1970, 1, 1, 0, 0, 0, 0];
     let mut parts = DEFAULTS;
     for (position, part) in parts.iter_mut().enumerate() {
@@ -188,34 +176,26 @@ fn from_parts(args: &[Option<Operand<'_>>], _: &Meter) -> Evaluated {
     } else {
         millis_of(year, month, day, time)
     };
-    let local = local.ok_or_else(|| fail(ErrorCode::OVERFLOW, "$dateFromParts: date overflow"))?;
+    let local = local.ok_or_else(|| fail!(OVERFLOW, "$dateFromParts: date overflow"))?;
     Ok(Some(Bson::DateTime(DateTime::from_millis(zone.to_utc(local)))))
 }
 
 /// Years must be 1 to 9999; other parts may carry over into the next, within 16 bits.
 fn number_part(name: &str, arg: &Operand<'_>) -> Result<i64> {
     let Some(number) = as_i64(arg.or_null()) else {
-        return Err(fail!(
+        refuse!(
             40515,
             "'{name}' must evaluate to an integer, found {} with value {}",
             arg.type_name(),
             arg.shown()
-        ));
+        );
     };
     let year = matches!(name, "year" | "isoWeekYear");
-    if year && !(1..=9999).contains(&number) {
-        return Err(fail!(
-            40523,
-            "'{name}' must evaluate to an integer in the range 1 to 9999, found {number}"
-        ));
-    }
+    refuse_if!(year && !(1..=9999).contains(&number) => 40523,
+        "'{name}' must evaluate to an integer in the range 1 to 9999, found {number}");
     let wide = matches!(name, "second" | "millisecond");
-    if !year && !wide && !(-32768..=32767).contains(&number) {
-        return Err(fail!(
-            31034,
-            "'{name}' must evaluate to a value in the range [-32768, 32767]; value {number} is \
-                 not in range"
-        ));
-    }
+    refuse_if!(!year && !wide && !(-32768..=32767).contains(&number) => 31034,
+        "'{name}' must evaluate to a value in the range [-32768, 32767]; value {number} is \
+         not in range");
     Ok(number)
 }

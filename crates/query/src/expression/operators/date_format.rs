@@ -8,7 +8,7 @@ use super::calendar::Civil;
 use super::date::date_and_zone;
 use super::timezone::TimeZone;
 use super::{Evaluated, Named, named_of, optional, required};
-use crate::error::{Result, fail};
+use crate::error::Result;
 use crate::expression::operand::Operand;
 use crate::meter::Meter;
 use crate::typed::Typed;
@@ -86,7 +86,7 @@ fn write_date(format: &str, millis: i64, zone: &TimeZone) -> Result<String> {
             continue;
         }
         let Some(specifier) = characters.next() else {
-            return Err(fail(18535, "Unmatched '%' at end of format string"));
+            refuse!(18535, "Unmatched '%' at end of format string");
         };
         // Writing to a string cannot fail.
         let _ = match specifier {
@@ -112,7 +112,7 @@ fn write_date(format: &str, millis: i64, zone: &TimeZone) -> Result<String> {
             }
             'Z' => write!(text, "{}", offset / 60),
             other => {
-                return Err(fail!(18536, "Invalid format character '%{other}' in format string"));
+                refuse!(18536, "Invalid format character '%{other}' in format string");
             }
         };
     }

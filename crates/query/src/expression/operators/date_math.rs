@@ -10,7 +10,7 @@ use super::calendar::{Civil, DAY, days_in_month, days_of, millis_of};
 use super::date::{as_date, as_timezone, date_and_zone};
 use super::timezone::TimeZone;
 use super::{ByName, Evaluated, Field, Named, as_i64, named_of, optional, required};
-use crate::error::{QueryError, Result, fail};
+use crate::error::{QueryError, Result};
 use crate::expression::operand::Operand;
 use crate::meter::Meter;
 use crate::typed::Typed;
@@ -84,9 +84,10 @@ fn unit(name: &str, arg: &Operand<'_>) -> Result<Option<Unit>> {
         "second" => Unit::Millis(1000),
         "millisecond" => Unit::Millis(1),
         _ => {
-            return Err(QueryError::failed_to_parse(format!(
+            refuse!(
+                FAILED_TO_PARSE,
                 "{name} parameter 'unit' value cannot be recognized as a time unit: {text}"
-            )));
+            );
         }
     }))
 }
@@ -103,10 +104,11 @@ fn start_of_week(name: &str, arg: Option<&Operand<'_>>) -> Result<Option<i64>> {
     let known = |day: &&str| **day == text || (text.len() == 3 && day.starts_with(&text));
     match DAYS.iter().position(known) {
         Some(position) => Ok(Some(position as i64 + 1)),
-        None => Err(QueryError::failed_to_parse(format!(
+        None => Err(fail!(
+            FAILED_TO_PARSE,
             "{name} parameter 'startOfWeek' value cannot be recognized as a day of a week: {}",
             arg.shown()
-        ))),
+        )),
     }
 }
 
@@ -210,16 +212,16 @@ fn trunc(args: &[Option<Operand<'_>>], _: &Meter) -> Evaluated {
         Some(bin) => match as_i64(bin.or_null()) {
             Some(size) if size > 0 => size,
             Some(_) => {
-                return Err(fail(5439018, "$dateTrunc requires 'binSize' to be greater than 0"));
+                refuse!(5439018, "$dateTrunc requires 'binSize' to be greater than 0");
             }
             None => {
-                return Err(fail!(
+                refuse!(
                     5439017,
                     "$dateTrunc requires 'binSize' to be a 64-bit integer, but got value '{}' \
                          of type {}",
                     bin.shown(),
                     bin.type_name()
-                ));
+                );
             }
         },
     };

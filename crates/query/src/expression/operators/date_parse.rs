@@ -9,7 +9,7 @@ use super::date::as_timezone;
 use super::date_format::{MONTHS, format_argument};
 use super::timezone::{TimeZone, parse_offset};
 use super::{Evaluated, Named, named_of, optional, required};
-use crate::error::{QueryError, Result, fail};
+use crate::error::{QueryError, Result};
 use crate::expression::operand::Operand;
 use crate::meter::Meter;
 use crate::typed::Typed;
@@ -268,11 +268,10 @@ fn parse_format(text: &str, format: &str, zone: Option<&TimeZone>) -> Result<i64
             continue;
         }
         let Some(specifier) = characters.next() else {
-            return Err(fail(18535, "Unmatched '%' at end of format string"));
+            refuse!(18535, "Unmatched '%' at end of format string");
         };
-        if !"%YmdHMSLjuVGbBzZ".contains(specifier) {
-            return Err(fail!(18536, "Invalid format character '%{specifier}' in format string"));
-        }
+        refuse_if!(!"%YmdHMSLjuVGbBzZ".contains(specifier) => 18536,
+            "Invalid format character '%{specifier}' in format string");
         read_specifier(&mut reader, specifier, &mut parts)
             .ok_or_else(|| unparsable(text, &format!("nothing suitable found for %{specifier}")))?;
     }

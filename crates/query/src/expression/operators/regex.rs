@@ -56,7 +56,7 @@ impl RegexKind {
                 (regex.pattern.as_str(), regex.options.as_str())
             }
             Some(_) => {
-                return Err(fail!(51105, "{name} needs 'regex' to be of type string or regex"));
+                refuse!(51105, "{name} needs 'regex' to be of type string or regex");
             }
         };
         let options = match options {
@@ -64,24 +64,16 @@ impl RegexKind {
             Some(options) if options.is_nullish() => own_options,
             Some(options) => {
                 let Some(Bson::String(options)) = options.get() else {
-                    return Err(fail!(51106, "{name} needs 'options' to be of type string"));
+                    refuse!(51106, "{name} needs 'options' to be of type string");
                 };
-                if !own_options.is_empty() {
-                    return Err(fail!(
-                        51107,
-                        "{name}: found regex option(s) specified in both 'regex' and 'option' \
-                             fields"
-                    ));
-                }
+                refuse_if!(!own_options.is_empty() => 51107,
+                    "{name}: found regex option(s) specified in both 'regex' and 'option' \
+                     fields");
                 options
             }
         };
-        if text.contains('\0') {
-            return Err(fail!(
-                51109,
-                "{name}: regular expression cannot contain an embedded null byte"
-            ));
-        }
+        refuse_if!(text.contains('\0') => 51109,
+            "{name}: regular expression cannot contain an embedded null byte");
         self.build(text, options).map(Some)
     }
 
@@ -99,9 +91,8 @@ impl RegexKind {
         regex: Option<&Compiled>,
         meter: &Meter,
     ) -> Result<Bson> {
-        if !input.is_nullish() && input.as_str().is_none() {
-            return Err(fail!(51104, "{} needs 'input' to be of type string", self.name()));
-        }
+        refuse_if!(!input.is_nullish() && input.as_str().is_none() => 51104,
+            "{} needs 'input' to be of type string", self.name());
         let (Some(text), Some(regex)) = (input.as_str(), regex) else {
             return Ok(self.nothing());
         };

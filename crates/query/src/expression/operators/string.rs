@@ -110,7 +110,7 @@ fn text<'a>(arg: &'a Operand<'_>) -> Result<Cow<'a, str>> {
         }
         Some(number) if super::is_number(number) => super::convert_text::number(number).into(),
         Some(_) => {
-            return Err(fail!(16007, "can't convert from BSON type {} to String", arg.type_name()));
+            refuse!(16007, "can't convert from BSON type {} to String", arg.type_name());
         }
     })
 }
@@ -136,25 +136,17 @@ fn substr_bytes(name: &str, args: &[Operand<'_>], meter: &Meter) -> Evaluated {
     let start = number(1, 16034, "starting index")?;
     let length = number(2, 16035, "length")?;
     let Ok(start) = usize::try_from(start) else {
-        return Err(fail!(50752, "{name}:  starting index must be non-negative (got: {start})"));
+        refuse!(50752, "{name}:  starting index must be non-negative (got: {start})");
     };
-    if !is_boundary(&text, start) {
-        return Err(fail!(
-            28656,
-            "{name}:  Invalid range, starting index is a UTF-8 continuation byte."
-        ));
-    }
+    refuse_if!(!is_boundary(&text, start) => 28656,
+        "{name}:  Invalid range, starting index is a UTF-8 continuation byte.");
     if start >= text.len() {
         return Ok(Some(Bson::String(String::new())));
     }
     // A negative length means the rest of the string.
     let end = usize::try_from(length).map_or(text.len(), |length| start.saturating_add(length));
-    if !is_boundary(&text, end) {
-        return Err(fail!(
-            28657,
-            "{name}:  Invalid range, ending index is in the middle of a UTF-8 character."
-        ));
-    }
+    refuse_if!(!is_boundary(&text, end) => 28657,
+        "{name}:  Invalid range, ending index is in the middle of a UTF-8 character.");
     let part = &text[start..end.min(text.len())];
     room(name, part.len(), meter)?;
     Ok(Some(Bson::String(part.to_owned())))
@@ -164,18 +156,14 @@ fn substr_cp(args: &[Operand<'_>], meter: &Meter) -> Evaluated {
     let text = text(&args[0])?;
     let number = |position: usize, what: &str, codes: [i32; 3]| {
         let value = args[position].or_null();
-        if !super::is_number(value) {
-            return Err(fail!(
-                codes[0],
-                "$substrCP: {what} must be a numeric type (is BSON type {})",
-                args[position].type_name()
-            ));
-        }
+        refuse_if!(!super::is_number(value) => codes[0],
+            "$substrCP: {what} must be a numeric type (is BSON type {})",
+            args[position].type_name());
         let Some(number) = super::as_i32(value) else {
-            return Err(fail!(
+            refuse!(
                 codes[1],
                 "$substrCP: {what} cannot be represented as a 32-bit integral value: {value}"
-            ));
+            );
         };
         usize::try_from(number)
             .map_err(|_| fail!(codes[2], "$substrCP: {what} must be a nonnegative integer."))
@@ -219,12 +207,12 @@ fn trim(
         return Ok(Some(Bson::Null));
     }
     let Some(Bson::String(text)) = input.get() else {
-        return Err(fail!(
+        refuse!(
             50699,
             "{name} requires its input to be a string, got {} (of type {}) instead.",
             input.shown(),
             input.type_name()
-        ));
+        );
     };
     let chars: Option<BTreeSet<char>> = match &args[1] {
         None => None,
@@ -232,12 +220,12 @@ fn trim(
         Some(chars) => match chars.get() {
             Some(Bson::String(chars)) => Some(chars.chars().collect()),
             _ => {
-                return Err(fail!(
+                refuse!(
                     50700,
                     "{name} requires 'chars' to be a string, got {} (of type {}) instead.",
                     chars.shown(),
                     chars.type_name()
-                ));
+                );
             }
         },
     };
@@ -265,11 +253,11 @@ fn replace(name: &str, args: &[Option<Operand<'_>>], most: usize, meter: &Meter)
             Some(Bson::String(text)) => *part = Some(text),
             _ if arg.is_nullish() => {}
             _ => {
-                return Err(fail!(
+                refuse!(
                     (code),
                     "{name} requires that '{field}' be a string, found: {}",
                     arg.shown()
-                ));
+                );
             }
         }
     }
@@ -299,12 +287,12 @@ fn replace(name: &str, args: &[Option<Operand<'_>>], most: usize, meter: &Meter)
 pub(super) fn index(name: &str, which: &str, arg: &Operand<'_>) -> Result<usize> {
     let value = arg.or_null();
     let Some(number) = as_i64(value).filter(|number| i32::try_from(*number).is_ok()) else {
-        return Err(fail!(
+        refuse!(
             40096,
             "{name} requires an integral {which} index, found a value of type: {}, with value: {}",
             arg.type_name(),
             value
-        ));
+        );
     };
     usize::try_from(number)
         .map_err(|_| fail!(40097, "{name} requires a nonnegative {which} index, found: {number}"))

@@ -4,7 +4,7 @@ use bson::Bson;
 
 use super::string::{index, whole};
 use super::{Evaluated, Positional, between, exactly};
-use crate::error::{Result, fail};
+use crate::error::Result;
 use crate::expression::bounds::Budget;
 use crate::expression::operand::Operand;
 use crate::meter::{Kept, Meter, push, steps_to_copy};
@@ -87,9 +87,7 @@ fn split(args: &[Operand<'_>], meter: &Meter) -> Evaluated {
     };
     let input = text(0, 40085, "first")?;
     let separator = text(1, 40086, "second")?;
-    if separator.is_empty() {
-        return Err(fail(40087, "$split requires a non-empty separator"));
-    }
+    refuse_if!(separator.is_empty() => 40087, "$split requires a non-empty separator");
     // A part takes much more than a letter of the text: the parts are counted as they are made.
     let mut budget = Budget::default();
     let mut parts = Kept::new(Vec::new(), meter);

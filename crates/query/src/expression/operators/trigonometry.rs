@@ -48,14 +48,9 @@ fn bounded(
 ) -> Evaluated {
     unary(name, args, |number| {
         let value = number.to_f64();
-        if !value.is_nan() && !(domain.low..=domain.high).contains(&value) {
-            return Err(fail!(
-                50989,
-                "cannot apply {name} to {}, value must be in {}",
-                bson::Bson::from(number),
-                domain.text
-            ));
-        }
+        refuse_if!(!value.is_nan() && !(domain.low..=domain.high).contains(&value) => 50989,
+            "cannot apply {name} to {}, value must be in {}",
+            bson::Bson::from(number), domain.text);
         Ok(through_double(number, function))
     })
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::super::{Expression, Interrupt, ParseContext, Variables};
 use super::{check, missing, refuse};
-use crate::error::{Result, fail};
+use crate::error::Result;
 
 #[test]
 fn elements_and_slices() {
@@ -144,7 +144,7 @@ struct Patience(std::sync::atomic::AtomicU64);
 impl Interrupt for Patience {
     fn check(&self) -> Result<()> {
         match self.0.fetch_sub(1, std::sync::atomic::Ordering::Relaxed) {
-            0 => Err(fail(50, "operation exceeded time limit")),
+            0 => Err(fail!(50, "operation exceeded time limit")),
             _ => Ok(()),
         }
     }

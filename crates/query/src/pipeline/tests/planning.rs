@@ -6,7 +6,7 @@ use bson::{Bson, bson, doc};
 
 use super::super::{MAX_STAGES, Output, Pipeline, WhenMatched, WhenNotMatched};
 use super::{array, environment, refuse, run};
-use crate::error::{Result, fail};
+use crate::error::Result;
 use crate::expression::Variables;
 
 fn parse(stages: Bson) -> Pipeline {
@@ -248,7 +248,7 @@ impl crate::expression::Interrupt for Patience {
     fn check(&self) -> Result<()> {
         use std::sync::atomic::Ordering::Relaxed;
         let left = self.0.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1));
-        left.map(drop).map_err(|_| fail(50, "operation exceeded time limit"))
+        left.map(drop).map_err(|_| fail!(50, "operation exceeded time limit"))
     }
 }
 
