@@ -376,9 +376,9 @@ impl ChangeStream {
         if !self.splits {
             let raw = to_raw(&document)?;
             if raw.as_bytes().len() > MAX_EVENT_BYTES {
-                return Err(labelled(CommandError::new(
-                    ErrorCode::BSON_OBJECT_TOO_LARGE,
-                    "an event is larger than 16 MiB; use $changeStreamSplitLargeEvent",
+                return Err(labelled(fail!(
+                    BSON_OBJECT_TOO_LARGE,
+                    "an event is larger than 16 MiB; use $changeStreamSplitLargeEvent"
                 )));
             }
             self.let_wait(raw.into(), token.to_hex());
@@ -503,10 +503,10 @@ fn not_found(resume: &ResumeToken) -> CommandError {
 
 /// The stream's place is no longer in the oplog.
 pub(crate) fn history_lost() -> CommandError {
-    labelled(CommandError::new(
-        ErrorCode::CHANGE_STREAM_HISTORY_LOST,
+    labelled(fail!(
+        CHANGE_STREAM_HISTORY_LOST,
         "Resume of change stream was not possible, as the resume point may no longer be in the \
-         oplog. Open a new stream, copy what it watches, and give the oplog more room",
+         oplog. Open a new stream, copy what it watches, and give the oplog more room"
     ))
 }
 

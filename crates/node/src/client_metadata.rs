@@ -21,21 +21,17 @@ const MAX_APPLICATION_NAME_BYTES: usize = 128;
 /// What is wrong with it.
 pub fn check_client_metadata(metadata: &Document) -> Result<()> {
     let size = to_raw(metadata)?.as_bytes().len();
-    if size > MAX_METADATA_BYTES {
-        return Err(fail!(
-            CLIENT_METADATA_DOCUMENT_TOO_LARGE,
-            "The client metadata document must be at most {MAX_METADATA_BYTES} bytes, not {size}"
-        ));
-    }
+    refuse_if!(size > MAX_METADATA_BYTES => CLIENT_METADATA_DOCUMENT_TOO_LARGE,
+        "The client metadata document must be at most {MAX_METADATA_BYTES} bytes, not {size}");
     let fields = Fields::new(metadata, "client");
     if let Some(application) = fields.document("application")? {
         let name = Fields::new(application, "client.application").string("name")?;
         if name.is_some_and(|name| name.len() > MAX_APPLICATION_NAME_BYTES) {
-            return Err(fail!(
+            refuse!(
                 CLIENT_METADATA_APP_NAME_TOO_LARGE,
                 "The 'client.application.name' field must be at most \
                      {MAX_APPLICATION_NAME_BYTES} bytes"
-            ));
+            );
         }
     }
     for (part, required) in [("driver", &["name", "version"][..]), ("os", &["type"])] {

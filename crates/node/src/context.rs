@@ -13,7 +13,7 @@ use quorate_wire::MAX_BSON_OBJECT_SIZE;
 
 use crate::body::CommandBody;
 use crate::command_table::{CommandFacts, Effect, find};
-use crate::error::{CommandError, ErrorCode, Result};
+use crate::error::Result;
 use crate::fields::{Fields, whole_number};
 use crate::helpers::Helpers;
 use crate::profile::Work;
@@ -215,12 +215,8 @@ impl Command {
         let mut parsed = CommandBody::from_raw(body)?;
         let mut sequences = Vec::new();
         for (name, documents) in beside {
-            if parsed.contains_key(&name) {
-                return Err(fail!(
-                    40433,
-                    "Duplicate field between body and document sequence {name}"
-                ));
-            }
+            refuse_if!(parsed.contains_key(&name) => 40433,
+                "Duplicate field between body and document sequence {name}");
             if payload_name(parsed.name()) == Some(name.as_str()) {
                 sequences.push((name, documents));
             } else {
@@ -495,10 +491,10 @@ impl Interrupt {
     pub(crate) fn check_held_evaluation(&self) -> Result<()> {
         match self.held.load(Ordering::Relaxed) {
             0 => Ok(()),
-            USED_UP => Err(CommandError::new(
-                ErrorCode::MAX_TIME_MS_EXPIRED,
+            USED_UP => Err(fail!(
+                MAX_TIME_MS_EXPIRED,
                 "an expression of a write takes too long while other writes wait; evaluate it in a \
-                 read, and write what comes of it",
+                 read, and write what comes of it"
             )),
             left => {
                 self.held.store(left - 1, Ordering::Relaxed);
@@ -574,16 +570,15 @@ impl Interrupt {
     pub fn check(&self) -> Result<()> {
         match self.reason.load(Ordering::Relaxed) {
             0 => Ok(()),
-            reason if reason == Interruption::MaxTime as u8 => Err(CommandError::new(
-                ErrorCode::MAX_TIME_MS_EXPIRED,
-                "operation exceeded time limit",
-            )),
-            reason if reason == Interruption::Killed as u8 => {
-                Err(CommandError::new(ErrorCode::INTERRUPTED, "operation was interrupted"))
+            reason if reason == Interruption::MaxTime as u8 => {
+                Err(fail!(MAX_TIME_MS_EXPIRED, "operation exceeded time limit"))
             }
-            reason if reason == Interruption::StateChange as u8 => Err(CommandError::new(
-                ErrorCode::INTERRUPTED_DUE_TO_REPL_STATE_CHANGE,
-                "operation was interrupted: this member is stepping down; repeat it at the primary",
+            reason if reason == Interruption::Killed as u8 => {
+                Err(fail!(INTERRUPTED, "operation was interrupted"))
+            }
+            reason if reason == Interruption::StateChange as u8 => Err(fail!(
+                INTERRUPTED_DUE_TO_REPL_STATE_CHANGE,
+                "operation was interrupted: this member is stepping down; repeat it at the primary"
             )),
             _ => Err(fail!(INTERRUPTED_AT_SHUTDOWN, "interrupted at shutdown")),
         }
@@ -595,12 +590,10 @@ fn check_size(document: &RawDocument) -> Result<()> {
     if size <= MAX_COMMAND_BYTES {
         return Ok(());
     }
-    Err(CommandError::new(
-        ErrorCode::BSON_OBJECT_TOO_LARGE,
-        format!(
-            "BSONObj size: {size} is invalid. Size must be between 0 and {MAX_COMMAND_BYTES}; send \
+    Err(fail!(
+        BSON_OBJECT_TOO_LARGE,
+        "BSONObj size: {size} is invalid. Size must be between 0 and {MAX_COMMAND_BYTES}; send \
              documents in several commands"
-        ),
     ))
 }
 
@@ -609,6 +602,7 @@ mod tests {
     use bson::{doc, rawdoc};
 
     use super::*;
+    use crate::error::ErrorCode;
 
     #[test]
     fn a_write_is_wide_if_it_names_many_documents() {
@@ -669,7 +663,7 @@ mod tests {
         assert!(!interrupt.has_evaluated_for_long());
         assert_eq!(shortly(MAX_SHORT_EVALUATION), None);
         assert!(interrupt.has_evaluated_for_long());
-        let other = || Err::<(), _>(CommandError::bad_value("wrong"));
+        let other = || Err::<(), _>(fail!(BAD_VALUE, "wrong"));
         assert_eq!(interrupt.evaluate_shortly(other).unwrap_err().code, ErrorCode::BAD_VALUE);
         // What was evaluated counts for the whole.
         ask(MAX_HELD_EVALUATION - 2 * MAX_SHORT_EVALUATION).unwrap();

@@ -272,12 +272,8 @@ impl Cursors {
 
     /// Keeps a cursor for later and gives it an id.
     pub(crate) fn add(&mut self, cursor: Cursor, now: MonotonicTime) -> Result<i64> {
-        if self.open.len() >= MAX_OPEN_CURSORS {
-            return Err(fail!(
-                EXCEEDED_MEMORY_LIMIT,
-                "{MAX_OPEN_CURSORS} cursors are open; close some before opening more"
-            ));
-        }
+        refuse_if!(self.open.len() >= MAX_OPEN_CURSORS => EXCEEDED_MEMORY_LIMIT,
+            "{MAX_OPEN_CURSORS} cursors are open; close some before opening more");
         let id = loop {
             let id = self.generator.cursor_id();
             if !self.open.contains_key(&id) {
@@ -311,29 +307,15 @@ impl Cursors {
         let Some(entry) = self.open.get_mut(&id) else {
             return Err(self.missing(id, asker));
         };
-        if entry.namespace != *namespace {
-            return Err(fail!(
-                UNAUTHORIZED,
-                "Requested getMore on namespace '{namespace}', but cursor belongs to a \
-                     different namespace {}",
-                entry.namespace
-            ));
-        }
-        if entry.owner.as_ref() != asker.user {
-            return Err(fail!(
-                UNAUTHORIZED,
-                "cursor id {id} was not created by the authenticated user"
-            ));
-        }
-        if entry.session.as_ref() != asker.session {
-            return Err(fail!(50738, "cursor {id} was created in another session"));
-        }
-        if entry.transaction != asker.transaction {
-            return Err(fail!(
-                50739,
-                "cursor {id} was created in another transaction, or outside of any"
-            ));
-        }
+        refuse_if!(entry.namespace != *namespace => UNAUTHORIZED,
+            "Requested getMore on namespace '{namespace}', but cursor belongs to a \
+             different namespace {}", entry.namespace);
+        refuse_if!(entry.owner.as_ref() != asker.user => UNAUTHORIZED,
+            "cursor id {id} was not created by the authenticated user");
+        refuse_if!(entry.session.as_ref() != asker.session => 50738,
+            "cursor {id} was created in another session");
+        refuse_if!(entry.transaction != asker.transaction => 50739,
+            "cursor {id} was created in another transaction, or outside of any");
         entry.cursor.take().ok_or_else(|| fail!(12051, "cursor id {id} is already in use"))
     }
 

@@ -35,6 +35,16 @@ macro_rules! fail {
     };
 }
 
+/// Returns with an error, as of `fail!`.
+macro_rules! refuse {
+    ($($error:tt)+) => { return Err(fail!($($error)+)) };
+}
+
+/// Returns with an error, as of `fail!`, if a condition holds: `refuse_if!(condition => code, text)`.
+macro_rules! refuse_if {
+    ($condition:expr => $($error:tt)+) => { if $condition { refuse!($($error)+) } };
+}
+
 impl CommandError {
     /// An error with a code and a message.
     pub fn new(code: ErrorCode, message: impl Into<String>) -> Self {

@@ -114,11 +114,11 @@ impl FailPoints {
                         let code = data.get("errorCode").and_then(whole_number);
                         let code = code.and_then(|code| i32::try_from(code).ok());
                         let code = code.ok_or_else(|| {
-                            CommandError::bad_value("the fail point needs data.errorCode")
+                            fail!(BAD_VALUE, "the fail point needs data.errorCode")
                         })?;
                         Some((parse_mode(mode)?, ErrorCode(code)))
                     }
-                    None => return Err(CommandError::bad_value("configureFailPoint needs a mode")),
+                    None => refuse!(BAD_VALUE, "configureFailPoint needs a mode"),
                 };
                 return Ok(self.times_entered);
             }
@@ -141,11 +141,11 @@ impl FailPoints {
             // Time limits hold only while nothing overrules them, which nothing here does.
             "maxTimeNeverTimeOut" => return Ok(self.times_entered),
             _ => {
-                return Err(fail!(
+                refuse!(
                     FAIL_POINT_SET_FAILED,
                     "{name} not found; use failCommand, failGetMoreAfterCursorCheckout, fillDisk, \
                          maxTimeAlwaysTimeOut, moveClock, onPrimaryTransactionalWrite or stopReplProducer"
-                ));
+                );
             }
         }
         self.fail_command = match command.get("mode") {
@@ -155,7 +155,7 @@ impl FailPoints {
                 let data = fields.document("data")?.cloned().unwrap_or_default();
                 Some(FailCommand::parse(mode, &data)?)
             }
-            None => return Err(CommandError::bad_value("configureFailPoint needs a mode")),
+            None => refuse!(BAD_VALUE, "configureFailPoint needs a mode"),
         };
         Ok(self.times_entered)
     }
@@ -196,8 +196,7 @@ impl FailPoints {
         is_limited: impl FnOnce() -> bool,
     ) -> Option<Injection> {
         if self.time_is_always_over && is_limited() {
-            let error =
-                CommandError::new(ErrorCode::MAX_TIME_MS_EXPIRED, "operation exceeded time limit");
+            let error = fail!(MAX_TIME_MS_EXPIRED, "operation exceeded time limit");
             return Some(Injection { error: Some(error), ..Injection::default() });
         }
         let active = self.fail_command.as_mut()?;
@@ -279,7 +278,7 @@ impl Mode {
 impl TransactionalWrite {
     fn parse(mode: Option<&Bson>, fields: &Fields<'_>) -> Result<Self> {
         let mode = mode
-            .ok_or_else(|| CommandError::bad_value("configureFailPoint needs a mode"))
+            .ok_or_else(|| fail!(BAD_VALUE, "configureFailPoint needs a mode"))
             .and_then(parse_mode)?;
         let data = fields.document("data")?.cloned().unwrap_or_default();
         let data = Fields::new(&data, "configureFailPoint.data");
@@ -363,12 +362,12 @@ fn parse_clock_move(command: &Document, fields: &Fields<'_>) -> Result<i64> {
     let data = fields.document("data")?;
     let millis = data.and_then(|data| data.get("millis")).and_then(whole_number);
     millis.filter(|millis| millis.abs() <= MAX_CLOCK_MOVE).ok_or_else(|| {
-        CommandError::bad_value("moveClock needs data.millis, at most a day in either direction")
+        fail!(BAD_VALUE, "moveClock needs data.millis, at most a day in either direction")
     })
 }
 
 fn parse_mode(mode: &Bson) -> Result<Mode> {
-    let invalid = || CommandError::bad_value("mode is \"off\", \"alwaysOn\", {times} or {skip}");
+    let invalid = || fail!(BAD_VALUE, "mode is \"off\", \"alwaysOn\", {{times}} or {{skip}}");
     match mode {
         Bson::String(mode) if mode == "alwaysOn" => Ok(Mode::AlwaysOn),
         Bson::Document(mode) => {

@@ -123,12 +123,13 @@ impl<'a> Fields<'a> {
     /// A text that must be one of these.
     pub(crate) fn one_of(&self, name: &str, known: &[&str]) -> Result<Option<&'a str>> {
         match self.string(name)? {
-            Some(text) if !known.contains(&text) => Err(CommandError::bad_value(format!(
+            Some(text) if !known.contains(&text) => Err(fail!(
+                BAD_VALUE,
                 "Enumeration value '{}' for field '{}.{name}' is not a valid value; use one of {}",
                 text.chars().take(MAX_SHOWN_FIELD).collect::<String>(),
                 self.path,
-                known.join(", "),
-            ))),
+                known.join(", ")
+            )),
             found => Ok(found),
         }
     }
@@ -166,11 +167,12 @@ impl<'a> Fields<'a> {
     }
 
     pub(crate) fn wrong_type(&self, name: &str, value: &Bson, expected: &str) -> CommandError {
-        CommandError::type_mismatch(format!(
+        fail!(
+            TYPE_MISMATCH,
             "BSON field '{}.{name}' is the wrong type '{}', expected type '{expected}'",
             self.path,
-            type_name_of(value),
-        ))
+            type_name_of(value)
+        )
     }
 }
 

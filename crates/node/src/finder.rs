@@ -372,12 +372,12 @@ impl IndexSource {
                 None => self.records.read(&self.collection, record)?,
             };
             let Some(document) = document else {
-                return Err(fail!(
+                refuse!(
                     INTERNAL_ERROR,
                     "index {} of {} names a missing record; run validate",
                     self.access.index.name,
                     self.collection.namespace
-                ));
+                );
             };
             self.pace.step(document.as_bytes().len(), interrupt)?;
             if let Some(details) = self.matching.matches(&document)? {

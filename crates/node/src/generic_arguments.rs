@@ -8,7 +8,7 @@ use quorate_wire::timestamp_from;
 use crate::body::CommandBody;
 use crate::command_table::{CommandFacts, Effect, KnownFields};
 use crate::context::Command;
-use crate::error::{CommandError, ErrorCode, Result};
+use crate::error::Result;
 use crate::fields::{Fields, check_known, unknown_field, whole_number};
 use crate::node::Node;
 use crate::touched::writing_stage;
@@ -69,11 +69,11 @@ pub(crate) fn check_fields(facts: &CommandFacts, body: &CommandBody) -> Result<(
             if body.get(field).is_some_and(is_absent) {
                 continue;
             }
-            return Err(fail!(
+            refuse!(
                 COMMAND_NOT_SUPPORTED,
                 "{} with {field} is not supported; leave it out",
                 facts.name
-            ));
+            );
         }
         return Err(unknown_field(facts.name, field, known));
     }
@@ -125,14 +125,9 @@ pub(crate) fn check(node: &Node, facts: &CommandFacts, command: &Command) -> Res
         return Ok(());
     }
     // A cursor has its moment already, whatever is said along with its id.
-    if wanted_snapshot(command)?.is_some() && facts.name != "getMore" {
-        return Err(fail!(
-            INVALID_OPTIONS,
-            "{} does not support read concern 'snapshot'; use find, aggregate or distinct, or \
-                 leave the session out",
-            facts.name
-        ));
-    }
+    refuse_if!(wanted_snapshot(command)?.is_some() && facts.name != "getMore" => INVALID_OPTIONS,
+        "{} does not support read concern 'snapshot'; use find, aggregate or distinct, or \
+         leave the session out", facts.name);
     Ok(())
 }
 
@@ -144,10 +139,11 @@ fn check_time_limit(fields: &Fields<'_>) -> Result<()> {
     let Some(limit) = fields.raw("maxTimeMS") else { return Ok(()) };
     match whole_number(limit) {
         Some(0..=MAX_TIME_LIMIT) => Ok(()),
-        Some(limit) => Err(CommandError::bad_value(format!(
+        Some(limit) => Err(fail!(
+            BAD_VALUE,
             "{limit} value for maxTimeMS is out of range [0, {MAX_TIME_LIMIT}]"
-        ))),
-        None => Err(CommandError::bad_value("maxTimeMS must be a whole number of milliseconds")),
+        )),
+        None => Err(fail!(BAD_VALUE, "maxTimeMS must be a whole number of milliseconds")),
     }
 }
 
@@ -177,24 +173,16 @@ const SMALLEST_MAX_STALENESS_SECONDS: i64 = 90;
 fn check_read_preference(preference: &Document) -> Result<()> {
     let fields = Fields::new(preference, "$readPreference");
     let mode = fields.string("mode")?.unwrap_or_default();
-    if !MODES.contains(&mode) {
-        return Err(fail!(
-            FAILED_TO_PARSE,
-            "Could not parse $readPreference mode '{mode}'; use one of {}",
-            MODES.join(", ")
-        ));
-    }
+    refuse_if!(!MODES.contains(&mode) => FAILED_TO_PARSE,
+        "Could not parse $readPreference mode '{mode}'; use one of {}", MODES.join(", "));
     let tags = fields.documents("tags")?.unwrap_or_default();
-    if mode == "primary" && tags.iter().any(|set| !set.is_empty()) {
-        return Err(CommandError::bad_value(
-            "Only empty tags are allowed with primary read preference",
-        ));
-    }
+    refuse_if!(mode == "primary" && tags.iter().any(|set| !set.is_empty()) => BAD_VALUE,
+        "Only empty tags are allowed with primary read preference");
     // -1 and 0 stand for no limit.
     match fields.integer("maxStalenessSeconds")?.filter(|&seconds| seconds != 0 && seconds != -1) {
         None => Ok(()),
         Some(_) if mode == "primary" => {
-            Err(CommandError::bad_value("maxStalenessSeconds can not be set for the primary mode"))
+            Err(fail!(BAD_VALUE, "maxStalenessSeconds can not be set for the primary mode"))
         }
         Some(seconds) if seconds < SMALLEST_MAX_STALENESS_SECONDS => Err(fail!(
             MAX_STALENESS_OUT_OF_RANGE,
@@ -210,13 +198,13 @@ fn check_api(fields: &Fields<'_>, facts: &CommandFacts) -> Result<()> {
     match fields.string("apiVersion")? {
         Some("1") => {}
         Some(other) => {
-            return Err(fail!(API_VERSION_ERROR, "API version must be \"1\", not \"{other}\""));
+            refuse!(API_VERSION_ERROR, "API version must be \"1\", not \"{other}\"");
         }
         None if fields.has("apiStrict") || fields.has("apiDeprecationErrors") => {
-            return Err(CommandError::new(
-                ErrorCode::API_VERSION_ERROR,
-                "apiVersion is needed wherever apiStrict or apiDeprecationErrors is given",
-            ));
+            refuse!(
+                API_VERSION_ERROR,
+                "apiVersion is needed wherever apiStrict or apiDeprecationErrors is given"
+            );
         }
         None => {}
     }
@@ -224,12 +212,8 @@ fn check_api(fields: &Fields<'_>, facts: &CommandFacts) -> Result<()> {
         return Ok(());
     }
     let name = facts.name;
-    if !facts.in_stable_api {
-        return Err(fail!(
-            API_STRICT_ERROR,
-            "Provided apiStrict:true, but the command {name} is not in API Version 1"
-        ));
-    }
+    refuse_if!(!facts.in_stable_api => API_STRICT_ERROR,
+        "Provided apiStrict:true, but the command {name} is not in API Version 1");
     let stages = fields.raw("pipeline").and_then(|pipeline| pipeline.as_array());
     let first = stages.and_then(|stages| stages.first()?.as_document()?.keys().next());
     match first {
@@ -294,10 +278,9 @@ pub(crate) fn wanted_snapshot(command: &Command) -> Result<Option<WantedSnapshot
     };
     match (concern.string("level")?, at) {
         (Some("snapshot"), at) => Ok(Some(WantedSnapshot { at })),
-        (_, Some(_)) => Err(CommandError::new(
-            ErrorCode::INVALID_OPTIONS,
-            "atClusterTime is for read concern level 'snapshot' only",
-        )),
+        (_, Some(_)) => {
+            Err(fail!(INVALID_OPTIONS, "atClusterTime is for read concern level 'snapshot' only"))
+        }
         (_, None) => Ok(None),
     }
 }
@@ -306,12 +289,8 @@ pub(crate) fn wanted_snapshot(command: &Command) -> Result<Option<WantedSnapshot
 fn check_read_concern(node: &Node, command: &Command) -> Result<()> {
     let Some(concern) = command.read_concern()? else { return Ok(()) };
     let fields = Fields::new(concern, "readConcern");
-    if fields.has("afterClusterTime") && fields.has("atClusterTime") {
-        return Err(CommandError::new(
-            ErrorCode::INVALID_OPTIONS,
-            "afterClusterTime and atClusterTime cannot both be given",
-        ));
-    }
+    refuse_if!(fields.has("afterClusterTime") && fields.has("atClusterTime") => INVALID_OPTIONS,
+        "afterClusterTime and atClusterTime cannot both be given");
     match fields.string("level")? {
         None | Some("local" | "available" | "majority") => Ok(()),
         Some(level @ ("linearizable" | "snapshot")) if writing_stage(&command.body).is_some() => {

@@ -13,7 +13,7 @@ use quorate_query::value::PathComponent;
 use quorate_query::value::RawScan;
 use quorate_storage::key::{FieldOrder, append_raw_value};
 
-use crate::error::{CommandError, ErrorCode, Result};
+use crate::error::{CommandError, Result};
 
 /// The most keys that one document may have in one index.
 pub(crate) const MAX_KEYS_PER_DOCUMENT: usize = 100_000;
@@ -331,12 +331,12 @@ fn common_array<'a>(slots: &[Slot<'a>], fields: &[IndexField]) -> Result<Option<
                 let name = |path: &[PathComponent]| {
                     path.iter().map(|c| c.name.as_str()).collect::<Vec<_>>().join(".")
                 };
-                return Err(fail!(
+                refuse!(
                     CANNOT_INDEX_PARALLEL_ARRAYS,
                     "cannot index parallel arrays [{}] [{}]",
                     name(prefix),
                     name(other)
-                ));
+                );
             }
         }
     }
@@ -354,22 +354,19 @@ fn emit(slots: &[Slot<'_>], fields: &[IndexField], keys: &mut DocumentKeys) -> R
         append_raw_value(&mut key, value.unwrap_or(RawBsonRef::Null), field.order)?;
     }
     keys.keys.insert(key);
-    if keys.keys.len() > MAX_KEYS_PER_DOCUMENT {
-        return Err(fail!(
-            CANNOT_CREATE_INDEX,
-            "a document may have at most {MAX_KEYS_PER_DOCUMENT} keys in an index"
-        ));
-    }
+    refuse_if!(keys.keys.len() > MAX_KEYS_PER_DOCUMENT => CANNOT_CREATE_INDEX,
+        "a document may have at most {MAX_KEYS_PER_DOCUMENT} keys in an index");
     Ok(())
 }
 
 fn malformed() -> CommandError {
-    CommandError::new(ErrorCode::FAILED_TO_PARSE, "a stored document is malformed; run validate")
+    fail!(FAILED_TO_PARSE, "a stored document is malformed; run validate")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::ErrorCode;
     use bson::{Bson, Document, RawDocumentBuf, bson, doc};
     use quorate_query::value::Path;
     use quorate_storage::key::append_value;

@@ -12,7 +12,7 @@ use std::time::Duration;
 use quorate_protocol::{MonotonicTime, Timestamp};
 
 use crate::catalog::{Catalog, Collection};
-use crate::error::{CommandError, ErrorCode, Result};
+use crate::error::{CommandError, Result};
 use crate::generic_arguments::ReadsAt;
 use crate::namespace::Namespace;
 use crate::node::Node;
@@ -80,9 +80,9 @@ impl Moments {
 
 /// Refuses a read that came after entries which are not in the log any more, or not yet.
 fn cut_off() -> CommandError {
-    CommandError::new(
-        ErrorCode::INTERRUPTED_DUE_TO_REPL_STATE_CHANGE,
-        "the log of this member was cut while the read waited; read again",
+    fail!(
+        INTERRUPTED_DUE_TO_REPL_STATE_CHANGE,
+        "the log of this member was cut while the read waited; read again"
     )
 }
 
@@ -126,9 +126,9 @@ impl Node {
 
 /// Refuses a majority read before anything is known to be committed.
 pub(crate) fn not_committed() -> CommandError {
-    CommandError::new(
-        ErrorCode::READ_CONCERN_MAJORITY_NOT_AVAILABLE_YET,
-        "this member does not know yet what a majority has; read again soon, or ask another member",
+    fail!(
+        READ_CONCERN_MAJORITY_NOT_AVAILABLE_YET,
+        "this member does not know yet what a majority has; read again soon, or ask another member"
     )
 }
 

@@ -13,7 +13,7 @@ use quorate_storage::key::{FieldOrder, KeyError, RecordId, append_value};
 use quorate_storage::{Direction, KeyRange};
 
 use crate::catalog::{Collection, Index};
-use crate::error::{CommandError, ErrorCode, Result};
+use crate::error::Result;
 use crate::fields::whole_number;
 use crate::index_keys::IndexField;
 
@@ -118,16 +118,12 @@ pub(crate) fn choose(question: &Question<'_>) -> Result<Plan> {
 
 /// The keys of the hinted index from `min` up to, not including, `max`.
 fn within(question: &Question<'_>) -> Result<Plan> {
-    let hint = question.hint.ok_or_else(|| {
-        CommandError::new(ErrorCode(51173), "a query with min or max must have a hint")
-    })?;
+    let hint =
+        question.hint.ok_or_else(|| fail!(51173, "a query with min or max must have a hint"))?;
     let index = hinted_index(question.collection, hint)?;
     let bound = |values: &Document| {
         if !values.keys().eq(index.paths.iter().map(|path| path.as_str())) {
-            return Err(CommandError::new(
-                ErrorCode(51174),
-                "min and max must have the fields of the hinted index, in its order",
-            ));
+            refuse!(51174, "min and max must have the fields of the hinted index, in its order");
         }
         let mut key = index.ident.prefix().to_vec();
         for (value, field) in values.values().zip(&index.fields) {
@@ -372,16 +368,14 @@ fn hinted_index<'a>(collection: &'a Collection, hint: &Bson) -> Result<&'a Arc<I
         Bson::String(name) => collection.index(name),
         Bson::Document(key) => collection.index_with_key(key)?,
         _ => {
-            return Err(CommandError::new(
-                ErrorCode::FAILED_TO_PARSE,
-                "hint must be the name of an index or its key pattern",
-            ));
+            refuse!(FAILED_TO_PARSE, "hint must be the name of an index or its key pattern");
         }
     };
     found.ok_or_else(|| {
-        CommandError::bad_value(
+        fail!(
+            BAD_VALUE,
             "error processing query: planner returned error: hint provided does not correspond to \
-             an existing index",
+             an existing index"
         )
     })
 }
@@ -404,16 +398,11 @@ fn natural(order: &Document) -> Result<Plan> {
         Some(1) => Direction::Forward,
         Some(-1) => Direction::Backward,
         _ => {
-            return Err(CommandError::bad_value(
-                "$natural sort cannot be set to a value other than -1 or 1.",
-            ));
+            refuse!(BAD_VALUE, "$natural sort cannot be set to a value other than -1 or 1.");
         }
     };
-    if order.len() > 1 {
-        return Err(CommandError::bad_value(
-            "$natural cannot be combined with other fields; sort by it alone",
-        ));
-    }
+    refuse_if!(order.len() > 1 => BAD_VALUE,
+        "$natural cannot be combined with other fields; sort by it alone");
     // A sort by `$natural` is fulfilled; with a hint there may be another sort to do.
     Ok(Plan { access: Access::Collection(direction), sorted: false })
 }

@@ -506,9 +506,8 @@ impl<E: Examiner> Drop for Claim<'_, E> {
 }
 
 pub(crate) fn record_of_key(key: &[u8]) -> Result<RecordId> {
-    RecordId::from_suffix(key).ok_or_else(|| {
-        CommandError::new(ErrorCode::INTERNAL_ERROR, "a record key is damaged; run validate")
-    })
+    RecordId::from_suffix(key)
+        .ok_or_else(|| fail!(INTERNAL_ERROR, "a record key is damaged; run validate"))
 }
 
 #[cfg(test)]

@@ -21,7 +21,7 @@ use quorate_storage::key::RecordId;
 use quorate_storage::{Bytes, Direction, KeyRange, KeyspaceId, Scan, Snapshot, Value, Walk};
 
 use crate::catalog::{Collection, Ident, Index};
-use crate::error::{CommandError, ErrorCode, Result};
+use crate::error::{CommandError, Result};
 use crate::index_keys::{append_id_key, first_key};
 use crate::places::Places;
 
@@ -341,7 +341,7 @@ pub(crate) fn parse_record(bytes: &Bytes) -> Result<RawDocumentBuf> {
 }
 
 fn damaged() -> CommandError {
-    CommandError::new(ErrorCode::INTERNAL_ERROR, "a stored record is damaged; run validate")
+    fail!(INTERNAL_ERROR, "a stored record is damaged; run validate")
 }
 
 #[cfg(test)]

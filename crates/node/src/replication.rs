@@ -45,7 +45,7 @@ use self::standing::Log;
 use self::trim::Trimmed;
 use crate::catalog::Ident;
 use crate::context::{Client, Interrupt, Interruption, Now};
-use crate::error::{CommandError, ErrorCode, Result};
+use crate::error::{CommandError, Result};
 use crate::hello_replies::{HelloReplies, Told};
 use crate::moments::Moment;
 use crate::node::Node;
@@ -299,9 +299,9 @@ impl Node {
     pub fn join_replica_set(&self, now: Now) -> Result<quorate_replication::Recovered> {
         let keyspace = self.store().create_keyspace("replication")?;
         let oplog = self.oplog().ok_or_else(|| {
-            CommandError::new(
-                ErrorCode::ILLEGAL_OPERATION,
-                "a member of a replica set keeps a history; open it with a size for that",
+            fail!(
+                ILLEGAL_OPERATION,
+                "a member of a replica set keeps a history; open it with a size for that"
             )
         })?;
         self.drop_copy_buffer()?;
@@ -337,12 +337,8 @@ impl Node {
             writer.show_facts(&recovered)?;
             recovered
         };
-        if !self.set_replication(replication) {
-            return Err(CommandError::new(
-                ErrorCode::ILLEGAL_OPERATION,
-                "this member has joined a replica set before; open it again",
-            ));
-        }
+        refuse_if!(!self.set_replication(replication) => ILLEGAL_OPERATION,
+            "this member has joined a replica set before; open it again");
         Ok(recovered)
     }
 
@@ -454,5 +450,5 @@ impl Node {
 
 /// The error for a write where none may happen.
 pub(crate) fn not_writable() -> CommandError {
-    CommandError::new(ErrorCode::NOT_WRITABLE_PRIMARY, "not primary")
+    fail!(NOT_WRITABLE_PRIMARY, "not primary")
 }

@@ -11,7 +11,7 @@ use bson::{Binary, Bson, Document, RawBsonRef, RawDocument, RawDocumentBuf, spec
 use quorate_protocol::MonotonicTime;
 
 use crate::body::CommandBody;
-use crate::error::{CommandError, ErrorCode, Result};
+use crate::error::Result;
 use crate::fields::check_known;
 use crate::users::LoggedIn;
 
@@ -53,7 +53,7 @@ impl SessionId {
         match body.get("lsid") {
             None | Some(Bson::Null | Bson::Undefined) => Ok(None),
             Some(Bson::Document(lsid)) => Self::from_lsid(lsid).map(Some),
-            Some(_) => Err(CommandError::type_mismatch("lsid must be a document with an id")),
+            Some(_) => Err(fail!(TYPE_MISMATCH, "lsid must be a document with an id")),
         }
     }
 
@@ -140,21 +140,13 @@ impl Sessions {
         now: MonotonicTime,
     ) -> Result<()> {
         if let Some(known) = self.alive.get_mut(&session) {
-            if known.owner != owner {
-                return Err(CommandError::new(
-                    ErrorCode::UNAUTHORIZED,
-                    "the session belongs to another user; start one of your own",
-                ));
-            }
+            refuse_if!(known.owner != owner => UNAUTHORIZED,
+                "the session belongs to another user; start one of your own");
             known.last_used = now;
             return Ok(());
         }
-        if self.alive.len() >= MAX_SESSIONS {
-            return Err(fail!(
-                TOO_MANY_LOGICAL_SESSIONS,
-                "{MAX_SESSIONS} sessions are alive; end some before starting more"
-            ));
-        }
+        refuse_if!(self.alive.len() >= MAX_SESSIONS => TOO_MANY_LOGICAL_SESSIONS,
+            "{MAX_SESSIONS} sessions are alive; end some before starting more");
         self.alive.insert(session, Alive { last_used: now, owner });
         Ok(())
     }
@@ -206,6 +198,7 @@ impl Sessions {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::ErrorCode;
     use crate::fields::to_raw;
     use bson::doc;
 

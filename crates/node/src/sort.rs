@@ -34,28 +34,24 @@ pub(crate) struct SortOrder {
 
 impl SortOrder {
     pub(crate) fn parse(specification: &Document) -> Result<Self> {
-        if specification.len() > MAX_SORT_FIELDS {
-            return Err(fail!(BAD_VALUE, "a sort has at most {MAX_SORT_FIELDS} fields"));
-        }
+        refuse_if!(specification.len() > MAX_SORT_FIELDS => BAD_VALUE,
+            "a sort has at most {MAX_SORT_FIELDS} fields");
         let mut fields = Vec::with_capacity(specification.len());
         for (name, direction) in specification {
             if name.is_empty() || name.starts_with('$') || name.split('.').any(str::is_empty) {
-                return Err(CommandError::bad_value(format!("'{name}' cannot be sorted by")));
+                refuse!(BAD_VALUE, "'{name}' cannot be sorted by");
             }
             let order = match (whole_number(direction), direction) {
                 (Some(1), _) => FieldOrder::Ascending,
                 (Some(-1), _) => FieldOrder::Descending,
                 (_, Bson::Document(_)) => {
-                    return Err(CommandError::new(
-                        ErrorCode::COMMAND_NOT_SUPPORTED,
-                        "$meta sort is not supported; sort by fields",
-                    ));
+                    refuse!(COMMAND_NOT_SUPPORTED, "$meta sort is not supported; sort by fields");
                 }
                 _ => {
-                    return Err(CommandError::new(
-                        ErrorCode(15975),
-                        "$sort key ordering must be 1 (for ascending) or -1 (for descending)",
-                    ));
+                    refuse!(
+                        15975,
+                        "$sort key ordering must be 1 (for ascending) or -1 (for descending)"
+                    );
                 }
             };
             fields.push(IndexField { components: Path::parse(name)?.components().to_vec(), order });

@@ -10,11 +10,11 @@ use bson::{Bson, RawDocument};
 use quorate_protocol::bson_length::{length_prefix, value_length};
 use quorate_query::value::MAX_NESTING;
 
-use crate::error::{CommandError, ErrorCode, Result};
+use crate::error::{CommandError, Result};
 
 /// The error for bytes that are no document.
 pub(crate) fn malformed() -> CommandError {
-    CommandError::new(ErrorCode::INVALID_BSON, "a document is malformed BSON")
+    fail!(INVALID_BSON, "a document is malformed BSON")
 }
 
 /// How deep a value may nest, and how deep it lies itself.

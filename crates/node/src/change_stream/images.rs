@@ -210,8 +210,9 @@ pub(crate) fn check_images_option(value: &Bson) -> Result<()> {
         {
             Ok(())
         }
-        _ => Err(CommandError::bad_value(
-            "changeStreamPreAndPostImages must be {enabled: true} or {enabled: false}",
+        _ => Err(fail!(
+            BAD_VALUE,
+            "changeStreamPreAndPostImages must be {{enabled: true}} or {{enabled: false}}"
         )),
     }
 }

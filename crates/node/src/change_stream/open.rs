@@ -40,9 +40,8 @@ pub(crate) fn open(
     variables: Variables,
     fields: &Fields<'_>,
 ) -> Result<ChangeStream> {
-    if request.node.oplog().is_none() || request.node.replication().is_none() {
-        return Err(fail!(40573, "The $changeStream stage is only supported on replica sets"));
-    }
+    refuse_if!(request.node.oplog().is_none() || request.node.replication().is_none() => 40573,
+        "The $changeStream stage is only supported on replica sets");
     check_read_concern(fields)?;
     let (first, rest) = stages.split_first().ok_or_else(|| specification("is missing"))?;
     let first = first.as_document().filter(|stage| stage.len() == 1);
@@ -126,11 +125,11 @@ impl Parsed {
                     starts += 1;
                     let token = ResumeToken::from_document(token).map_err(event_error)?;
                     if name == "resumeAfter" && token.after_invalidate {
-                        return Err(CommandError::new(
-                            ErrorCode::INVALID_RESUME_TOKEN,
+                        refuse!(
+                            INVALID_RESUME_TOKEN,
                             "Attempting to resume a change stream using 'resumeAfter' is not allowed \
-                             from an invalidate notification; use startAfter",
-                        ));
+                             from an invalidate notification; use startAfter"
+                        );
                     }
                     parsed.start = Start::of_token(token);
                 }
@@ -139,26 +138,20 @@ impl Parsed {
                     parsed.start = Start::At(timestamp_from(*time));
                 }
                 (name, other) if OPTIONS.contains(&name) => {
-                    return Err(CommandError::type_mismatch(format!(
+                    refuse!(
+                        TYPE_MISMATCH,
                         "BSON field '$changeStream.{name}' has the wrong type {:?}",
                         other.element_type()
-                    )));
+                    );
                 }
                 (unknown, _) => {
-                    return Err(fail!(
-                        40415,
-                        "BSON field '$changeStream.{unknown}' is an unknown field."
-                    ));
+                    refuse!(40415, "BSON field '$changeStream.{unknown}' is an unknown field.");
                 }
             }
         }
-        if starts > 1 {
-            return Err(CommandError::new(
-                ErrorCode(40674),
-                "Only one type of resume option is allowed, but multiple were found: use one of \
-                 resumeAfter, startAfter and startAtOperationTime",
-            ));
-        }
+        refuse_if!(starts > 1 => 40674,
+            "Only one type of resume option is allowed, but multiple were found: use one of \
+             resumeAfter, startAfter and startAtOperationTime");
         Ok(parsed)
     }
 }
@@ -183,9 +176,10 @@ fn before_change(text: &str) -> Result<FullDocumentBeforeChange> {
 }
 
 fn unknown_value(field: &str, value: &str) -> CommandError {
-    CommandError::bad_value(format!(
+    fail!(
+        BAD_VALUE,
         "Enumeration value '{value}' for field '$changeStream.{field}' is not a valid value."
-    ))
+    )
 }
 
 fn scope(
@@ -195,13 +189,9 @@ fn scope(
 ) -> Result<Scope> {
     let invalid = |message: String| CommandError::new(ErrorCode::INVALID_NAMESPACE, message);
     if whole_deployment {
-        if !*whole_database || namespace.database != "admin" {
-            return Err(CommandError::new(
-                ErrorCode::INVALID_OPTIONS,
-                "A $changeStream with 'allChangesForCluster:true' may only be opened on the 'admin' \
-                 database, and with no collection name",
-            ));
-        }
+        refuse_if!(!*whole_database || namespace.database != "admin" => INVALID_OPTIONS,
+            "A $changeStream with 'allChangesForCluster:true' may only be opened on the 'admin' \
+             database, and with no collection name");
         return Ok(Scope::Deployment);
     }
     if matches!(namespace.database.as_str(), "admin" | "config" | "local") {
@@ -220,10 +210,10 @@ fn scope(
     }
     let (collection, _) = request.read(namespace)?;
     if collection.is_some_and(|collection| collection.view.is_some()) {
-        return Err(fail!(
+        refuse!(
             COMMAND_NOT_SUPPORTED_ON_VIEW,
             "Namespace {namespace} is a view, not a collection; watch what it reads"
-        ));
+        );
     }
     Ok(Scope::Collection {
         database: namespace.database.clone(),
@@ -244,22 +234,16 @@ fn following(stages: &[Bson]) -> Result<(&[Bson], bool)> {
     for stage in stages {
         match name(stage).as_deref() {
             Some(SPLIT) => {
-                return Err(fail!(7182802, "{SPLIT} must be the last stage in the pipeline"));
+                refuse!(7182802, "{SPLIT} must be the last stage in the pipeline");
             }
             Some("$changeStream") => {
-                return Err(CommandError::new(
-                    ErrorCode(40602),
-                    "$changeStream is only valid as the first stage in a pipeline.",
-                ));
+                refuse!(40602, "$changeStream is only valid as the first stage in a pipeline.");
             }
             Some(known) if ALLOWED.contains(&known) => {}
             Some(other) => {
                 // A stage that does not exist at all is refused by its name first.
                 Pipeline::parse(std::slice::from_ref(stage), &Variables::new(0))?;
-                return Err(fail!(
-                    ILLEGAL_OPERATION,
-                    "{other} is not permitted in a $changeStream pipeline"
-                ));
+                refuse!(ILLEGAL_OPERATION, "{other} is not permitted in a $changeStream pipeline");
             }
             None => {}
         }

@@ -10,7 +10,7 @@ use quorate_storage::CopyReader;
 use super::common::{CursorOptions, open_cursor};
 use crate::context::{Command, Outcome};
 use crate::dispatch::Request;
-use crate::error::{CommandError, ErrorCode, Result};
+use crate::error::Result;
 use crate::namespace::Namespace;
 use crate::records::DocumentBytes;
 
@@ -22,10 +22,10 @@ pub(super) fn backup(request: &Request<'_>, _: Command) -> Result<Outcome> {
     if let Some(published) = state
         && !published.state.is_readable()
     {
-        return Err(CommandError::new(
-            ErrorCode::NOT_PRIMARY_OR_SECONDARY,
-            "this member has no complete data to back up; wait until it is SECONDARY, or ask another",
-        ));
+        refuse!(
+            NOT_PRIMARY_OR_SECONDARY,
+            "this member has no complete data to back up; wait until it is SECONDARY, or ask another"
+        );
     }
     let mut reader = CopyReader::new(request.node.store());
     let pieces = std::iter::from_fn(move || reader.next_piece(PIECE).transpose());

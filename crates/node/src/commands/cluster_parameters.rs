@@ -40,7 +40,7 @@ pub(super) fn set(request: &Request<'_>, command: Command) -> Result<Outcome> {
     let fields = Fields::new(&command.body, "setClusterParameter");
     let parameter = fields.document("setClusterParameter")?;
     let Some((name, value)) = parameter.and_then(|it| it.iter().next()) else {
-        return Err(CommandError::bad_value("setClusterParameter takes an object with one field"));
+        refuse!(BAD_VALUE, "setClusterParameter takes an object with one field");
     };
     if name != NAME {
         return Err(unknown(name));
@@ -72,7 +72,7 @@ pub(super) fn get(request: &Request<'_>, command: Command) -> Result<Outcome> {
         Some(Bson::String(name)) if name == "*" => vec![NAME],
         Some(Bson::String(name)) => vec![name.as_str()],
         Some(Bson::Array(names)) => names.iter().filter_map(Bson::as_str).collect(),
-        _ => return Err(CommandError::bad_value("getClusterParameter takes a name or names")),
+        _ => refuse!(BAD_VALUE, "getClusterParameter takes a name or names"),
     };
     if let Some(other) = names.iter().find(|name| **name != NAME) {
         return Err(unknown(other));
@@ -88,7 +88,8 @@ fn unknown(name: &str) -> CommandError {
 }
 
 fn wrong_expiry() -> CommandError {
-    CommandError::bad_value(
-        "changeStreamOptions.preAndPostImages.expireAfterSeconds must be 'off' or a positive number",
+    fail!(
+        BAD_VALUE,
+        "changeStreamOptions.preAndPostImages.expireAfterSeconds must be 'off' or a positive number"
     )
 }

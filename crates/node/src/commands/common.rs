@@ -16,7 +16,7 @@ use crate::change_stream::ChangeStream;
 use crate::context::{Command, Outcome, Reply};
 use crate::cursors::{BatchName, Cursor, DEFAULT_FIRST_BATCH, DocumentStream};
 use crate::dispatch::Request;
-use crate::error::{CommandError, ErrorCode, Result};
+use crate::error::Result;
 use crate::fields::{Fields, to_raw, whole_number};
 use crate::finder::InterruptSlot;
 use crate::namespace::Namespace;
@@ -51,29 +51,25 @@ impl WriteConcern {
             None => {}
             Some(Bson::String(mode)) if mode == "majority" => journal = true,
             Some(Bson::String(mode)) => {
-                return Err(fail!(
+                refuse!(
                     UNKNOWN_REPL_WRITE_CONCERN,
                     "No write concern mode named '{mode}' found in replica set \
                              configuration"
-                ));
+                );
             }
             Some(number) => match whole_number(number) {
                 Some(0) if journal => {
-                    return Err(CommandError::bad_value(
-                        "cannot use non-acknowledged write concern with j: true",
-                    ));
+                    refuse!(BAD_VALUE, "cannot use non-acknowledged write concern with j: true");
                 }
                 Some(0 | 1) => {}
                 Some(number) if (2..=50).contains(&number) => {
-                    return Err(CommandError::bad_value(
-                        "cannot use 'w' > 1 when a host is not replicated",
-                    ));
+                    refuse!(BAD_VALUE, "cannot use 'w' > 1 when a host is not replicated");
                 }
                 _ => {
-                    return Err(CommandError::new(
-                        ErrorCode::FAILED_TO_PARSE,
-                        "w has to be a non-negative number and not greater than 50; or \"majority\"",
-                    ));
+                    refuse!(
+                        FAILED_TO_PARSE,
+                        "w has to be a non-negative number and not greater than 50; or \"majority\""
+                    );
                 }
             },
         }
@@ -109,9 +105,9 @@ pub(super) fn check_collation(fields: &Fields<'_>) -> Result<()> {
                 COMMAND_NOT_SUPPORTED,
                 "collation '{locale}' is not supported; use locale 'simple'"
             )),
-            Err(_) => Err(CommandError::new(
-                ErrorCode::MISSING_FIELD,
-                "BSON field 'collation.locale' is missing but a required field",
+            Err(_) => Err(fail!(
+                MISSING_FIELD,
+                "BSON field 'collation.locale' is missing but a required field"
             )),
         },
         _ => Ok(()),
@@ -332,11 +328,11 @@ pub(super) fn check_uuid(
         None => return Ok(()),
         Some(Bson::Binary(meant)) if meant.subtype == BinarySubtype::Uuid => meant,
         Some(other) => {
-            return Err(fail!(
+            refuse!(
                 TYPE_MISMATCH,
                 "collectionUUID must be a UUID, not {}",
                 quorate_query::value::type_name_of(other)
-            ));
+            );
         }
     };
     if found.is_some_and(|found| found.view.is_none() && found.uuid == *meant) {

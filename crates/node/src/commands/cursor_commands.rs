@@ -11,7 +11,7 @@ use crate::command_table::Access;
 use crate::context::{Command, Outcome, WaitFor};
 use crate::cursors::{Asker, BatchName};
 use crate::dispatch::Request;
-use crate::error::{CommandError, ErrorCode, Result};
+use crate::error::Result;
 use crate::fields::Fields;
 use crate::generic_arguments::ReadsAt;
 use crate::namespace::Namespace;
@@ -24,7 +24,7 @@ const DEFAULT_AWAIT: Duration = Duration::from_secs(1);
 pub(super) fn get_more(request: &Request<'_>, command: Command) -> Result<Outcome> {
     let fields = Fields::new(&command.body, "getMore");
     let Some(Bson::Int64(id)) = command.body.get("getMore") else {
-        return Err(CommandError::type_mismatch("getMore must be the id of a cursor, a long"));
+        refuse!(TYPE_MISMATCH, "getMore must be the id of a cursor, a long");
     };
     let namespace = cursor_namespace(request, fields.required_string("collection")?)?;
     let size = match fields.integer("batchSize")? {
@@ -58,9 +58,7 @@ pub(super) fn get_more(request: &Request<'_>, command: Command) -> Result<Outcom
     }
     if fields.has("maxTimeMS") && !awaits {
         request.node.cursors().check_in(*id, cursor, request.context.now.monotonic);
-        return Err(CommandError::bad_value(
-            "cannot set maxTimeMS on getMore command for a non-awaitData cursor",
-        ));
+        refuse!(BAD_VALUE, "cannot set maxTimeMS on getMore command for a non-awaitData cursor");
     }
     if let Some(tail) = &cursor.tail {
         let reads_at = match tail.reads_at {
@@ -74,14 +72,14 @@ pub(super) fn get_more(request: &Request<'_>, command: Command) -> Result<Outcom
         let gone = collection.is_none_or(|found| found.uuid != tail.collection.uuid);
         if gone {
             request.node.cursors().kill(*id);
-            return Err(fail!(QUERY_PLAN_KILLED, "collection dropped. namespace: '{namespace}'"));
+            refuse!(QUERY_PLAN_KILLED, "collection dropped. namespace: '{namespace}'");
         }
         if tail.has_lost_its_place(&view)? {
             request.node.cursors().kill(*id);
-            return Err(CommandError::new(
-                ErrorCode::CAPPED_POSITION_LOST,
-                "CollectionScan died due to position in capped collection being deleted",
-            ));
+            refuse!(
+                CAPPED_POSITION_LOST,
+                "CollectionScan died due to position in capped collection being deleted"
+            );
         }
         cursor.stream = tail.stream(view)?;
     }
@@ -107,9 +105,8 @@ pub(super) fn get_more(request: &Request<'_>, command: Command) -> Result<Outcom
         let until = if is_stream { WaitFor::CommitPoint } else { WaitFor::Commit };
         return Ok(Outcome::Wait { until, at_most });
     }
-    if !cursors.is_open_on(*id, &namespace) {
-        return Err(fail!(CURSOR_KILLED, "cursor {id} was killed while it was read"));
-    }
+    refuse_if!(!cursors.is_open_on(*id, &namespace) => CURSOR_KILLED,
+        "cursor {id} was killed while it was read");
     let id = if batch.exhausted {
         cursors.kill(*id);
         0
@@ -127,9 +124,7 @@ pub(super) fn kill_cursors(request: &Request<'_>, command: Command) -> Result<Ou
     let fields = Fields::new(&command.body, "killCursors");
     let namespace = cursor_namespace(request, fields.required_string("killCursors")?)?;
     let ids = fields.array("cursors")?.unwrap_or_default();
-    if ids.is_empty() {
-        return Err(CommandError::bad_value("Must specify at least one cursor id to kill"));
-    }
+    refuse_if!(ids.is_empty() => BAD_VALUE, "Must specify at least one cursor id to kill");
     let user = session_owner(request.node, &request.context.client);
     let any = Rights::of(request.node, &request.context.client)?
         .allow(Access::ClusterAdmin, EVERY_DATABASE);
@@ -139,12 +134,8 @@ pub(super) fn kill_cursors(request: &Request<'_>, command: Command) -> Result<Ou
         let Bson::Int64(number) = id else {
             return Err(fields.wrong_type("cursors", id, "long"));
         };
-        if !any && cursors.belongs_to_another(*number, user.as_ref()) {
-            return Err(fail!(
-                UNAUTHORIZED,
-                "not authorized to kill cursor {number}: another user opened it"
-            ));
-        }
+        refuse_if!(!any && cursors.belongs_to_another(*number, user.as_ref()) => UNAUTHORIZED,
+            "not authorized to kill cursor {number}: another user opened it");
         if cursors.is_open_on(*number, &namespace) {
             cursors.kill(*number);
             killed.push(id.clone());
@@ -164,8 +155,6 @@ pub(super) fn kill_cursors(request: &Request<'_>, command: Command) -> Result<Ou
 
 /// Cursors of commands such as `listCollections` belong to `$cmd.<command>`.
 fn cursor_namespace(request: &Request<'_>, collection: &str) -> Result<Namespace> {
-    if collection.is_empty() {
-        return Err(fail!(INVALID_NAMESPACE, "Collection names cannot be empty"));
-    }
+    refuse_if!(collection.is_empty() => INVALID_NAMESPACE, "Collection names cannot be empty");
     Namespace::new(request.database, collection)
 }

@@ -7,7 +7,7 @@ use super::common::{WriteConcern, reply};
 use crate::context::{Command, Outcome};
 use crate::default_concerns::{DefaultConcerns, settings_namespace};
 use crate::dispatch::Request;
-use crate::error::{CommandError, ErrorCode, Result};
+use crate::error::Result;
 use crate::fields::{Fields, to_raw, whole_number};
 
 /// The read concerns that may be a default: the others need more than a level, or a primary.
@@ -22,22 +22,15 @@ pub(super) fn set(request: &Request<'_>, command: Command) -> Result<Outcome> {
     let concern = WriteConcern::parse(&command)?;
     let read = fields.document("defaultReadConcern")?.map(read_concern).transpose()?;
     let write = fields.document("defaultWriteConcern")?.map(write_concern).transpose()?;
-    if read.is_none() && write.is_none() {
-        return Err(CommandError::bad_value(
-            "At least one of the \"defaultReadConcern\" or \"defaultWriteConcern\" fields must be \
-             present",
-        ));
-    }
+    refuse_if!(read.is_none() && write.is_none() => BAD_VALUE,
+        "At least one of the \"defaultReadConcern\" or \"defaultWriteConcern\" fields must be \
+         present");
     let mut writer = request.node.write(request.context.now);
     let before = request.node.stored_default_concerns()?;
     let (read_before, write_before) =
         before.map_or((None, None), |before| (before.read, before.write));
-    if write == Some(None) && write_before.is_some() {
-        return Err(CommandError::new(
-            ErrorCode::ILLEGAL_OPERATION,
-            "The global default write concern cannot be unset once it is set.",
-        ));
-    }
+    refuse_if!(write == Some(None) && write_before.is_some() => ILLEGAL_OPERATION,
+        "The global default write concern cannot be unset once it is set.");
     let defaults = DefaultConcerns {
         read: read.unwrap_or(read_before),
         write: write.unwrap_or(write_before),
@@ -97,14 +90,16 @@ pub(crate) fn read_concern(given: &Document) -> Result<Option<Document>> {
         return Ok(None);
     }
     if let Some(other) = given.keys().find(|name| *name != "level") {
-        return Err(CommandError::bad_value(format!(
+        refuse!(
+            BAD_VALUE,
             "a default read concern has a level and nothing else; leave {other} out"
-        )));
+        );
     }
     match given.get_str("level") {
         Ok(level) if READ_LEVELS.contains(&level) => Ok(Some(doc! { "level": level })),
-        _ => Err(CommandError::bad_value(
-            "level: only local, available and majority are suitable for the default read concern",
+        _ => Err(fail!(
+            BAD_VALUE,
+            "level: only local, available and majority are suitable for the default read concern"
         )),
     }
 }
@@ -116,27 +111,27 @@ pub(crate) fn write_concern(given: &Document) -> Result<Option<Document>> {
     }
     let known = ["w", "j", "wtimeout"];
     if let Some(other) = given.keys().find(|name| !known.contains(&name.as_str())) {
-        return Err(CommandError::bad_value(format!(
-            "a default write concern has w, j and wtimeout; leave {other} out"
-        )));
+        refuse!(BAD_VALUE, "a default write concern has w, j and wtimeout; leave {other} out");
     }
     let fields = Fields::new(given, "defaultWriteConcern");
     let w = match fields.raw("w") {
         Some(Bson::String(mode)) if !mode.is_empty() => Bson::from(mode.as_str()),
         Some(number) => match whole_number(number) {
             Some(0) => {
-                return Err(CommandError::bad_value(
-                    "Unacknowledged write concern is not suitable for the default write concern",
-                ));
+                refuse!(
+                    BAD_VALUE,
+                    "Unacknowledged write concern is not suitable for the default write concern"
+                );
             }
             Some(number @ 1..=MAX_MEMBERS) => Bson::from(number as i32),
             _ => {
-                return Err(CommandError::bad_value(format!(
+                refuse!(
+                    BAD_VALUE,
                     "w must be a number from 1 to {MAX_MEMBERS}, \"majority\" or the name of a mode"
-                )));
+                );
             }
         },
-        None => return Err(CommandError::bad_value("a default write concern needs w")),
+        None => refuse!(BAD_VALUE, "a default write concern needs w"),
     };
     let mut concern = doc! { "w": w };
     if let Some(journal) = fields.boolean("j")? {
@@ -150,6 +145,7 @@ pub(crate) fn write_concern(given: &Document) -> Result<Option<Document>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::ErrorCode;
 
     #[test]
     fn only_what_every_command_can_use_may_be_a_default() {

@@ -8,7 +8,7 @@ use super::steps::{Asked, Query, Search, Steps, Wanted};
 use crate::body::CommandBody;
 use crate::context::{Command, Outcome};
 use crate::dispatch::Request;
-use crate::error::{CommandError, ErrorCode, Result};
+use crate::error::Result;
 use crate::fields::{Fields, check_known};
 use crate::finder::Found;
 use crate::namespace::Namespace;
@@ -59,13 +59,13 @@ pub(super) fn delete(request: &Request<'_>, mut command: Command) -> Result<Outc
 fn check_limit(statement: &CommandBody) -> Result<()> {
     match Fields::new(statement, "delete.deletes").integer("limit")? {
         Some(0 | 1) => Ok(()),
-        Some(other) => Err(CommandError::new(
-            ErrorCode::FAILED_TO_PARSE,
-            format!("The limit field in delete objects must be 0 or 1. Got {other}"),
+        Some(other) => Err(fail!(
+            FAILED_TO_PARSE,
+            "The limit field in delete objects must be 0 or 1. Got {other}"
         )),
-        None => Err(CommandError::new(
-            ErrorCode::MISSING_FIELD,
-            "BSON field 'delete.deletes.limit' is missing but a required field",
+        None => Err(fail!(
+            MISSING_FIELD,
+            "BSON field 'delete.deletes.limit' is missing but a required field"
         )),
     }
 }
@@ -80,17 +80,11 @@ fn delete_statement(
     check_collation(&fields)?;
     let compiler = LazyCompiler::new(request, *command);
     let query = Query::read((&fields, statement), "q", &compiler)?.ok_or_else(|| {
-        CommandError::new(
-            ErrorCode::MISSING_FIELD,
-            "BSON field 'delete.deletes.q' is missing but a required field",
-        )
+        fail!(MISSING_FIELD, "BSON field 'delete.deletes.q' is missing but a required field")
     })?;
     let wanted = match fields.integer("limit")? {
         Some(0) if request.retryable.is_some() => {
-            return Err(CommandError::new(
-                ErrorCode::INVALID_OPTIONS,
-                "Cannot use (or request) retryable writes with limit=0",
-            ));
+            refuse!(INVALID_OPTIONS, "Cannot use (or request) retryable writes with limit=0");
         }
         Some(0) => Wanted::All,
         _ => Wanted::One,

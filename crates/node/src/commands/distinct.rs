@@ -63,9 +63,8 @@ pub(super) fn distinct(request: &Request<'_>, command: Command) -> Result<Outcom
         for value in flattened {
             let Entry::Vacant(place) = values.entry(value_key(&value)?) else { continue };
             bytes += place.key().len();
-            if bytes > MAX_VALUE_BYTES {
-                return Err(fail!(17217, "distinct too big, 16mb cap; use aggregate with $group"));
-            }
+            refuse_if!(bytes > MAX_VALUE_BYTES => 17217,
+                "distinct too big, 16mb cap; use aggregate with $group");
             // In the map, and then in the reply.
             charge.grow("distinct", VALUE_OVERHEAD + 3 * place.key().len())?;
             place.insert(value);

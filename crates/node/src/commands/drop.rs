@@ -5,7 +5,7 @@ use bson::doc;
 use super::common::WriteConcern;
 use crate::context::{Command, Outcome};
 use crate::dispatch::Request;
-use crate::error::{CommandError, ErrorCode, Result};
+use crate::error::Result;
 use crate::fields::{to_raw, whole_number};
 use crate::namespace::PROFILE_COLLECTION;
 
@@ -14,10 +14,7 @@ pub(super) fn drop_collection(request: &Request<'_>, command: Command) -> Result
     if namespace.collection == PROFILE_COLLECTION
         && request.node.profiler().lock().of(&namespace.database).level > 0
     {
-        return Err(CommandError::new(
-            ErrorCode::ILLEGAL_OPERATION,
-            "turn off profiling before dropping system.profile collection",
-        ));
+        refuse!(ILLEGAL_OPERATION, "turn off profiling before dropping system.profile collection");
     }
     let concern = WriteConcern::parse(&command)?;
     let mut writer = request.write();
@@ -35,16 +32,10 @@ pub(super) fn drop_collection(request: &Request<'_>, command: Command) -> Result
 }
 
 pub(super) fn drop_database(request: &Request<'_>, command: Command) -> Result<Outcome> {
-    if ["admin", "local", "config"].contains(&request.database) {
-        return Err(fail!(
-            ILLEGAL_OPERATION,
-            "Dropping the '{}' database is prohibited.",
-            request.database
-        ));
-    }
-    if command.body.first().and_then(whole_number) != Some(1) {
-        return Err(fail!(5255100, "Have to pass 1 as 'dropDatabase' parameter"));
-    }
+    refuse_if!(["admin", "local", "config"].contains(&request.database) => ILLEGAL_OPERATION,
+        "Dropping the '{}' database is prohibited.", request.database);
+    refuse_if!(command.body.first().and_then(whole_number) != Some(1) => 5255100,
+        "Have to pass 1 as 'dropDatabase' parameter");
     let concern = WriteConcern::parse(&command)?;
     let mut writer = request.write();
     let collections = writer.unused_collections(|writer| {

@@ -16,7 +16,7 @@ use crate::change_stream;
 use crate::command_table;
 use crate::context::{Command, Outcome};
 use crate::dispatch::Request;
-use crate::error::{CommandError, Result};
+use crate::error::Result;
 use crate::fields::{Fields, check_known, whole_number};
 use crate::generic_arguments;
 use crate::namespace::Namespace;
@@ -44,7 +44,7 @@ pub(super) fn explain(request: &Request<'_>, command: Command) -> Result<Outcome
         .iter()
         .next()
         .map(|(name, argument)| (name.clone(), argument.clone()))
-        .ok_or_else(|| CommandError::bad_value("explain needs a command"))?;
+        .ok_or_else(|| fail!(BAD_VALUE, "explain needs a command"))?;
     let facts = command_table::find(&name)
         .ok_or_else(|| fail!(COMMAND_NOT_FOUND, "Explain failed due to unknown command: {name}"))?;
     generic_arguments::check_fields(facts, &CommandBody::from(inner.clone()))?;
@@ -56,7 +56,7 @@ pub(super) fn explain(request: &Request<'_>, command: Command) -> Result<Outcome
         return explain_aggregate(request, &target, stages, &inner_fields, verbosity);
     }
     let Some((_, query_field)) = EXPLAINABLE.iter().find(|(known, _)| *known == facts.name) else {
-        return Err(fail!(ILLEGAL_OPERATION, "Cannot explain cmd: {name}"));
+        refuse!(ILLEGAL_OPERATION, "Cannot explain cmd: {name}");
     };
     let namespace = Namespace::new(request.database, argument.as_str().unwrap_or(""))?;
     if name == "find" && is_view(request, &namespace) {
@@ -69,7 +69,7 @@ pub(super) fn explain(request: &Request<'_>, command: Command) -> Result<Outcome
         "delete" => inner_fields.documents("deletes")?.and_then(|mut all| all.pop()),
         _ => Some(inner.clone()),
     };
-    let statement = statement.ok_or_else(|| CommandError::bad_value("nothing to explain"))?;
+    let statement = statement.ok_or_else(|| fail!(BAD_VALUE, "nothing to explain"))?;
     match name.as_str() {
         "update" => check_known(statement.keys(), "update.updates", &update::STATEMENT_FIELDS)?,
         "delete" => check_known(statement.keys(), "delete.deletes", &delete::STATEMENT_FIELDS)?,

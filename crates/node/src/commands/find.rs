@@ -15,7 +15,7 @@ use crate::body::CommandBody;
 use crate::context::{Command, Outcome};
 use crate::cursors::{BatchName, CursorBatch, DocumentStream};
 use crate::dispatch::Request;
-use crate::error::{CommandError, ErrorCode, Result};
+use crate::error::Result;
 use crate::fields::{Fields, to_raw};
 use crate::finder::Found;
 use crate::generic_arguments::is_generic;
@@ -111,12 +111,8 @@ fn look_up(
 }
 
 fn cursor_options(request: &Request<'_>, fields: &Fields<'_>) -> Result<CursorOptions> {
-    if fields.flag("awaitData")? && !fields.flag("tailable")? {
-        return Err(CommandError::new(
-            ErrorCode::FAILED_TO_PARSE,
-            "Cannot set 'awaitData' without also setting 'tailable'",
-        ));
-    }
+    refuse_if!(fields.flag("awaitData")? && !fields.flag("tailable")? => FAILED_TO_PARSE,
+        "Cannot set 'awaitData' without also setting 'tailable'");
     let mut options = CursorOptions::new(request);
     options.batch_size = fields.count("batchSize")?;
     options.single_batch = fields.flag("singleBatch")?;
@@ -134,12 +130,9 @@ fn tail(
     awaits: bool,
 ) -> Result<Outcome> {
     let Selection { collection, view, matcher, interrupt, mut skip, .. } = selection;
-    if collection.capped.is_none() {
-        return Err(CommandError::bad_value(format!(
-            "error processing query: ns={namespace}: tailable cursor requested on non capped \
-             collection"
-        )));
-    }
+    refuse_if!(collection.capped.is_none() => BAD_VALUE,
+        "error processing query: ns={namespace}: tailable cursor requested on non capped \
+         collection");
     let tail = Tail::new(collection, matcher, projection, interrupt, awaits, request.reads_at);
     let stream = tail.stream(view)?.filter(move |found| {
         let skipped = found.is_ok() && skip > 0;

@@ -59,9 +59,7 @@ pub(super) fn find_and_modify(request: &Request<'_>, command: Command) -> Result
     let projection = match fields.document("fields")? {
         // What the query matched need not be in the new document.
         Some(wanted) if new && wanted.keys().any(|name| name.ends_with(".$")) => {
-            return Err(CommandError::bad_value(
-                "cannot use a positional projection and return the new document",
-            ));
+            refuse!(BAD_VALUE, "cannot use a positional projection and return the new document");
         }
         Some(wanted) if !wanted.is_empty() => {
             Some(Projection::parse_find_with(wanted, &*query.matcher()?, compiler.get()?)?)
@@ -117,10 +115,13 @@ pub(super) fn find_and_modify(request: &Request<'_>, command: Command) -> Result
                 break reply;
             }
             // Once the transaction in the way has ended, another document may be the first.
-            Err(error) => match writer.wait_if_blocked()? {
-                true => continue,
-                false => return Err(error),
-            },
+            Err(error) => {
+                if writer.wait_if_blocked()? {
+                    continue;
+                } else {
+                    return Err(error);
+                }
+            }
         }
     };
     let commit = request.end_writes(writer, true);
@@ -222,12 +223,8 @@ fn first(
     (query, update): (&Query<'_>, Option<&ParsedUpdate<'_>>),
     fields: &Fields<'_>,
 ) -> Result<Option<(Found, Option<After>)>> {
-    if collection.view.is_some() {
-        return Err(CommandError::new(
-            ErrorCode::COMMAND_NOT_SUPPORTED_ON_VIEW,
-            format!("findAndModify is not supported on the view {}", collection.namespace),
-        ));
-    }
+    refuse_if!(collection.view.is_some() => COMMAND_NOT_SUPPORTED_ON_VIEW,
+        "findAndModify is not supported on the view {}", collection.namespace);
     let asked = Asked {
         query,
         hint: fields.raw("hint"),

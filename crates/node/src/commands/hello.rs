@@ -18,7 +18,7 @@ use crate::client_metadata::check_client_metadata;
 use crate::command_table::CommandFacts;
 use crate::context::{Client, Command, Context, Now, Outcome, WaitFor};
 use crate::dispatch::Request;
-use crate::error::{CommandError, ErrorCode, Result};
+use crate::error::Result;
 use crate::fields::{Fields, to_raw};
 use crate::hello_replies::Form;
 use crate::node::Node;
@@ -45,12 +45,8 @@ pub(super) fn hello(request: &Request<'_>, command: Command) -> Result<Outcome> 
     {
         let current = request.node.topology_version();
         if wait.known.process_id == current.process_id {
-            if wait.known.counter > current.counter {
-                return Err(CommandError::new(
-                    ErrorCode(31382),
-                    "Received a topology version with counter greater than the current one",
-                ));
-            }
+            refuse_if!(wait.known.counter > current.counter => 31382,
+                "Received a topology version with counter greater than the current one");
             if wait.known.counter == current.counter {
                 return Ok(Outcome::Wait { until: WaitFor::TopologyChange, at_most: wait.at_most });
             }
@@ -161,32 +157,24 @@ fn wait_wanted(fields: &Fields<'_>) -> Result<Option<WaitWanted>> {
     let (version, millis) = match (version, max_await) {
         (None, None) => return Ok(None),
         (Some(_), None) => {
-            return Err(CommandError::new(
-                ErrorCode(31368),
-                "A request with a 'topologyVersion' must include 'maxAwaitTimeMS'",
-            ));
+            refuse!(31368, "A request with a 'topologyVersion' must include 'maxAwaitTimeMS'");
         }
         (None, Some(_)) => {
-            return Err(CommandError::new(
-                ErrorCode(51759),
-                "A request with 'maxAwaitTimeMS' must include a 'topologyVersion'",
-            ));
+            refuse!(51759, "A request with 'maxAwaitTimeMS' must include a 'topologyVersion'");
         }
         (Some(version), Some(millis)) => (version, millis),
     };
-    let millis = u64::try_from(millis).map_err(|_| {
-        CommandError::new(ErrorCode(31373), "maxAwaitTimeMS must be a non-negative integer")
-    })?;
+    let millis = u64::try_from(millis)
+        .map_err(|_| fail!(31373, "maxAwaitTimeMS must be a non-negative integer"))?;
     let (Some(Bson::ObjectId(process_id)), Some(Bson::Int64(counter))) =
         (version.get("processId"), version.get("counter"))
     else {
-        return Err(CommandError::type_mismatch(
-            "topologyVersion must have an ObjectId processId and a long counter",
-        ));
+        refuse!(
+            TYPE_MISMATCH,
+            "topologyVersion must have an ObjectId processId and a long counter"
+        );
     };
-    if *counter < 0 {
-        return Err(fail!(31372, "topologyVersion must have a non-negative counter"));
-    }
+    refuse_if!(*counter < 0 => 31372, "topologyVersion must have a non-negative counter");
     let known = TopologyVersion { process_id: object_id_from(*process_id), counter: *counter };
     Ok(Some(WaitWanted { known, at_most: Duration::from_millis(millis).min(MAX_AWAIT) }))
 }

@@ -35,9 +35,7 @@ pub(super) fn create_indexes(request: &Request<'_>, command: Command) -> Result<
     let fields = Fields::new(&command.body, "createIndexes");
     let concern = WriteConcern::parse(&command)?;
     let specs = fields.documents("indexes")?.unwrap_or_default();
-    if specs.is_empty() {
-        return Err(CommandError::bad_value("Must specify at least one index to create"));
-    }
+    refuse_if!(specs.is_empty() => BAD_VALUE, "Must specify at least one index to create");
     let specs = specs.iter().map(complete_spec).collect::<Result<Vec<_>, _>>()?;
 
     let mut writer = request.write();
@@ -106,12 +104,8 @@ fn create_index(
         if already_there(collection, &spec)? {
             return Ok(true);
         }
-        if collection.indexes.len() >= MAX_INDEXES {
-            return Err(fail!(
-                CANNOT_CREATE_INDEX,
-                "add index fails, too many indexes for {namespace}: at most {MAX_INDEXES}"
-            ));
-        }
+        refuse_if!(collection.indexes.len() >= MAX_INDEXES => CANNOT_CREATE_INDEX,
+            "add index fails, too many indexes for {namespace}: at most {MAX_INDEXES}");
         Ok(false)
     };
     let mut writer = request.write();
@@ -144,11 +138,11 @@ fn complete_spec(spec: &Document) -> Result<Document> {
     let cannot = |message: String| CommandError::new(ErrorCode::CANNOT_CREATE_INDEX, message);
     let fields = Fields::new(spec, "createIndexes.indexes");
     if let Some(unknown) = spec.keys().find(|name| !KNOWN_OPTIONS.contains(&name.as_str())) {
-        return Err(fail!(
+        refuse!(
             INVALID_INDEX_SPECIFICATION_OPTION,
             "Error in specification {spec} :: caused by :: The field '{unknown}' is not valid \
                  for an index specification"
-        ));
+        );
     }
     super::common::check_collation(&fields)?;
     check_options(&fields)?;
@@ -172,9 +166,7 @@ fn complete_spec(spec: &Document) -> Result<Document> {
         parts.join("_")
     };
     let name = fields.string("name")?.map_or_else(generated, str::to_owned);
-    if name.is_empty() || name == "*" {
-        return Err(CommandError::bad_value(format!("'{name}' cannot name an index")));
-    }
+    refuse_if!(name.is_empty() || name == "*" => BAD_VALUE, "'{name}' cannot name an index");
     let mut complete = doc! { "v": 2, "key": key.clone(), "name": name };
     for (option, value) in spec {
         let kept = !["v", "key", "name", "ns", "dropDups", "collation", "comment"]
@@ -196,10 +188,10 @@ fn complete_spec(spec: &Document) -> Result<Document> {
 fn check_combination(fields: &Fields<'_>, key: &Document) -> Result<()> {
     let cannot = |message: &str| CommandError::new(ErrorCode::CANNOT_CREATE_INDEX, message);
     if fields.flag("unique")? && key.values().any(|kind| kind.as_str() == Some("hashed")) {
-        return Err(CommandError::new(
-            ErrorCode(16764),
-            "Currently hashed indexes cannot guarantee uniqueness. Use a regular index.",
-        ));
+        refuse!(
+            16764,
+            "Currently hashed indexes cannot guarantee uniqueness. Use a regular index."
+        );
     }
     if let Some(filter) = fields.document("partialFilterExpression")? {
         Matcher::parse(filter)?;
@@ -261,12 +253,8 @@ const FLAGS: [&str; 6] = ["unique", "sparse", "hidden", "background", "dropDups"
 fn check_options(fields: &Fields<'_>) -> Result<()> {
     fields.check_flags(&FLAGS)?;
     fields.document("storageEngine")?;
-    if fields.flag("prepareUnique")? {
-        return Err(CommandError::new(
-            ErrorCode::COMMAND_NOT_SUPPORTED,
-            "prepareUnique is not offered here; create the index with unique",
-        ));
-    }
+    refuse_if!(fields.flag("prepareUnique")? => COMMAND_NOT_SUPPORTED,
+        "prepareUnique is not offered here; create the index with unique");
     match fields.integer("v")? {
         None | Some(1 | 2) => Ok(()),
         Some(version) => Err(fail!(
@@ -441,9 +429,7 @@ pub(super) fn drop_indexes(request: &Request<'_>, command: Command) -> Result<Ou
 
 fn named_indexes(collection: &Arc<Collection>, wanted: Option<&Bson>) -> Result<Vec<String>> {
     let by_name = |name: &str| {
-        if name == ID_INDEX {
-            return Err(CommandError::new(ErrorCode::INVALID_OPTIONS, "cannot drop _id index"));
-        }
+        refuse_if!(name == ID_INDEX => INVALID_OPTIONS, "cannot drop _id index");
         match collection.index(name) {
             Some(index) => Ok(index.name.clone()),
             None => Err(fail!(INDEX_NOT_FOUND, "index not found with name [{name}]")),
@@ -465,8 +451,9 @@ fn named_indexes(collection: &Arc<Collection>, wanted: Option<&Bson>) -> Result<
                 None => Err(fail!(INDEX_NOT_FOUND, "can't find index with key: {key}")),
             }
         }
-        _ => Err(CommandError::type_mismatch(
-            "dropIndexes needs 'index': a name, a list of names, a key pattern or '*'",
+        _ => Err(fail!(
+            TYPE_MISMATCH,
+            "dropIndexes needs 'index': a name, a list of names, a key pattern or '*'"
         )),
     }
 }

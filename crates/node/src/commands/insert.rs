@@ -11,7 +11,7 @@ use super::hello::MAX_WRITE_BATCH_SIZE;
 use crate::body::CommandBody;
 use crate::context::{Command, Outcome};
 use crate::dispatch::Request;
-use crate::error::{CommandError, ErrorCode, Result};
+use crate::error::Result;
 use crate::fields::{Fields, to_raw};
 use crate::namespace::Namespace;
 use crate::records::DocumentBytes;
@@ -155,43 +155,26 @@ pub(super) fn append_array(
 /// Refuses writes to what the server keeps for itself.
 pub(super) fn check_writable(namespace: &Namespace) -> Result<()> {
     // `$cmd` stands for what belongs to no collection, in cursors.
-    if namespace.collection.contains('$') {
-        return Err(CommandError::new(
-            ErrorCode::INVALID_NAMESPACE,
-            format!("Invalid collection name: {}", namespace.collection),
-        ));
-    }
+    refuse_if!(namespace.collection.contains('$') => INVALID_NAMESPACE,
+        "Invalid collection name: {}", namespace.collection);
     // Views are made by `create`: a document of `system.views` would be none.
-    if namespace.is_system() && namespace.collection != "system.js" {
-        return Err(CommandError::new(
-            ErrorCode::INVALID_NAMESPACE,
-            format!("cannot write to '{namespace}'"),
-        ));
-    }
+    refuse_if!(namespace.is_system() && namespace.collection != "system.js" => INVALID_NAMESPACE,
+        "cannot write to '{namespace}'");
     Ok(())
 }
 
 /// Refuses empty and oversized batches.
 pub(super) fn check_statement_count(count: usize) -> Result<()> {
-    if !(1..=MAX_WRITE_BATCH_SIZE).contains(&count) {
-        return Err(CommandError::new(
-            ErrorCode::INVALID_LENGTH,
-            format!(
-                "Write batch sizes must be between 1 and {MAX_WRITE_BATCH_SIZE}. Got {count} \
-                 operations."
-            ),
-        ));
-    }
+    refuse_if!(!(1..=MAX_WRITE_BATCH_SIZE).contains(&count) => INVALID_LENGTH,
+        "Write batch sizes must be between 1 and {MAX_WRITE_BATCH_SIZE}. Got {count} \
+         operations.");
     Ok(())
 }
 
 fn inline_documents(command: &Command) -> Result<Vec<RawDocumentBuf>> {
     let fields = Fields::new(&command.body, "insert");
     let documents = fields.documents("documents")?.ok_or_else(|| {
-        CommandError::new(
-            ErrorCode::MISSING_FIELD,
-            "BSON field 'insert.documents' is missing but a required field",
-        )
+        fail!(MISSING_FIELD, "BSON field 'insert.documents' is missing but a required field")
     })?;
     documents.iter().map(to_raw).collect()
 }
@@ -209,10 +192,7 @@ pub(super) fn statements(
             .collect::<Result<Vec<_>, _>>()?,
         None => {
             let given = Fields::new(&command.body, path).documents(name)?.ok_or_else(|| {
-                CommandError::new(
-                    ErrorCode::MISSING_FIELD,
-                    format!("BSON field '{path}.{name}' is missing but a required field"),
-                )
+                fail!(MISSING_FIELD, "BSON field '{path}.{name}' is missing but a required field")
             })?;
             given.into_iter().map(CommandBody::from).collect()
         }

@@ -8,7 +8,7 @@ use crate::catalog::{Collection, ID_INDEX};
 use crate::command_table::Access;
 use crate::context::{Command, Outcome};
 use crate::dispatch::Request;
-use crate::error::{CommandError, ErrorCode, Result};
+use crate::error::Result;
 use crate::fields::Fields;
 use crate::namespace::Namespace;
 use crate::touched::EVERY_DATABASE;
@@ -21,12 +21,8 @@ pub(super) fn list_databases(request: &Request<'_>, command: Command) -> Result<
     let rights = Rights::of(request.node, &request.context.client)?;
     let sees_all = rights.allow(Access::ListDatabases, EVERY_DATABASE);
     let only_own = fields.boolean("authorizedDatabases")?.unwrap_or(!sees_all);
-    if !only_own && !sees_all {
-        return Err(CommandError::new(
-            ErrorCode::UNAUTHORIZED,
-            "not authorized to list all databases; leave authorizedDatabases out to see your own",
-        ));
-    }
+    refuse_if!(!only_own && !sees_all => UNAUTHORIZED,
+        "not authorized to list all databases; leave authorizedDatabases out to see your own");
     let catalog = request.node.catalog();
     let mut names = catalog.databases();
     // Clients expect these to be there, even on a server that has just started.

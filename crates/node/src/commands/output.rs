@@ -15,7 +15,7 @@ use super::common::count_capped;
 use super::insert::{check_writable, with_timestamps};
 use crate::catalog::Collection;
 use crate::dispatch::Request;
-use crate::error::{CommandError, ErrorCode, Result};
+use crate::error::{CommandError, Result};
 use crate::fields::to_raw;
 use crate::namespace::Namespace;
 use crate::repeated_fields::{self, rewrite};
@@ -90,12 +90,8 @@ impl Sink<'_, '_> {
     ) -> Result<Document> {
         let mut writer = self.request.write();
         let existing = writer.collection(target);
-        if existing.as_ref().is_some_and(|known| known.capped.is_some()) {
-            return Err(fail!(
-                17152,
-                "namespace '{target}' is capped so it can't be used for $out"
-            ));
-        }
+        refuse_if!(existing.as_ref().is_some_and(|known| known.capped.is_some()) => 17152,
+            "namespace '{target}' is capped so it can't be used for $out");
         let options = existing.as_ref().map(|known| known.options.clone()).unwrap_or_default();
         let mut collection = writer.create_collection(side, options)?;
         for index in existing.iter().flat_map(|known| &known.indexes).filter(|i| !i.is_id()) {
@@ -218,9 +214,9 @@ impl Sink<'_, '_> {
             }
             None => match merge.when_not_matched {
                 WhenNotMatched::Discard => Ok(()),
-                WhenNotMatched::Fail => Err(CommandError::new(
-                    ErrorCode(13113),
-                    "$merge could not find a matching document in the target collection",
+                WhenNotMatched::Fail => Err(fail!(
+                    13113,
+                    "$merge could not find a matching document in the target collection"
                 )),
                 WhenNotMatched::Insert => {
                     let raw = to_raw(document)?;
@@ -241,10 +237,8 @@ impl Sink<'_, '_> {
 
 /// The refusal of a document that is there already.
 fn matched(merge: &Merge, document: &Document) -> CommandError {
-    let mut error = CommandError::new(
-        ErrorCode::DUPLICATE_KEY,
-        "$merge failed due to a duplicate key: whenMatched is 'fail'",
-    );
+    let mut error =
+        fail!(DUPLICATE_KEY, "$merge failed due to a duplicate key: whenMatched is 'fail'");
     let pattern = merge.on.iter().map(|field| (field.clone(), Bson::Int32(1)));
     error.details.insert("keyPattern", pattern.collect::<Document>());
     let value = |field: &String| document.get(field).cloned().unwrap_or(Bson::Null);
@@ -277,10 +271,10 @@ fn put_in_place(
 ) -> Result<()> {
     let current = writer.unused_collection(target)?;
     if described(current.as_deref()) != *seen {
-        return Err(fail!(
+        refuse!(
             28768,
             "options or indexes of the target collection {target} changed while $out was running; run it again"
-        ));
+        );
     }
     let filled = writer.collection(side).ok_or_else(|| {
         fail!(NAMESPACE_NOT_FOUND, "{side}, which $out filled, was dropped; run it again")

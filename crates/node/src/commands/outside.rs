@@ -5,11 +5,11 @@
 
 use crate::context::{Command, Outcome};
 use crate::dispatch::Request;
-use crate::error::{CommandError, ErrorCode, Result};
+use crate::error::Result;
 
 /// A command of a replica set at a member that belongs to none.
 pub(super) fn needs_a_set(_: &Request<'_>, _: Command) -> Result<Outcome> {
-    Err(CommandError::new(ErrorCode::NO_REPLICATION_ENABLED, "not running with --replSet"))
+    Err(fail!(NO_REPLICATION_ENABLED, "not running with --replSet"))
 }
 
 /// A command about the process, at a member that is only a value in one.

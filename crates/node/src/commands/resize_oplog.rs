@@ -9,7 +9,7 @@ use bson::{Bson, doc};
 use super::common::reply;
 use crate::context::{Command, Outcome};
 use crate::dispatch::Request;
-use crate::error::{CommandError, ErrorCode, Result};
+use crate::error::Result;
 use crate::writer::oplog_namespace;
 
 /// The least that an oplog may be made, in megabytes.
@@ -24,19 +24,16 @@ const MAX_HOURS: f64 = 876_000.0;
 pub(super) fn resize_oplog(request: &Request<'_>, command: Command) -> Result<Outcome> {
     let size = number(&command, "size")?;
     let hours = number(&command, "minRetentionHours")?;
-    if size.is_none() && hours.is_none() {
-        return Err(CommandError::new(
-            ErrorCode::INVALID_OPTIONS,
-            "replSetResizeOplog needs size (megabytes) or minRetentionHours",
-        ));
-    }
+    refuse_if!(size.is_none() && hours.is_none() => INVALID_OPTIONS,
+        "replSetResizeOplog needs size (megabytes) or minRetentionHours");
     let in_range = |name: &str, value: f64, least: f64, most: f64| {
         if (least..=most).contains(&value) {
             return Ok(());
         }
-        Err(CommandError::bad_value(format!(
+        Err(fail!(
+            BAD_VALUE,
             "replSetResizeOplog: {name} is {value}, but must be between {least} and {most}"
-        )))
+        ))
     };
     if let Some(size) = size {
         in_range("size", size, MIN_MEGABYTES, MAX_MEGABYTES)?;
@@ -46,9 +43,9 @@ pub(super) fn resize_oplog(request: &Request<'_>, command: Command) -> Result<Ou
     }
     let mut writer = request.node.write(request.context.now);
     if let Some(megabytes) = size {
-        let oplog = writer.collection(&oplog_namespace()).ok_or_else(|| {
-            CommandError::new(ErrorCode::NAMESPACE_NOT_FOUND, "this member keeps no oplog")
-        })?;
+        let oplog = writer
+            .collection(&oplog_namespace())
+            .ok_or_else(|| fail!(NAMESPACE_NOT_FOUND, "this member keeps no oplog"))?;
         let bytes = (megabytes * 1024.0 * 1024.0) as u64;
         writer.resize_capped(&oplog, bytes)?;
     }

@@ -7,7 +7,7 @@ use bson::{Bson, Document, doc};
 use super::common::reply;
 use crate::context::{Command, Outcome};
 use crate::dispatch::Request;
-use crate::error::{CommandError, ErrorCode, Result};
+use crate::error::Result;
 use crate::fields::Fields;
 use crate::sessions::{SESSION_TIMEOUT_MINUTES, SessionId};
 use crate::users::{LoggedIn, session_owner};
@@ -106,10 +106,7 @@ impl Pattern {
             }
         };
         if fields.array("roles")?.is_some_and(|roles| !roles.is_empty()) {
-            return Err(CommandError::new(
-                ErrorCode::COMMAND_NOT_SUPPORTED,
-                "sessions are not found by roles; name their users",
-            ));
+            refuse!(COMMAND_NOT_SUPPORTED, "sessions are not found by roles; name their users");
         }
         Ok(Self { session, uid, users })
     }
@@ -170,12 +167,8 @@ fn items<'c>(request: &Request<'_>, command: &'c Command) -> Result<Vec<&'c Docu
         let given = command.body.get(request.name).unwrap_or(&Bson::Null);
         return Err(fields.wrong_type(request.name, given, "array"));
     };
-    if items.len() > MAX_SESSIONS_PER_COMMAND {
-        return Err(CommandError::bad_value(format!(
-            "{} lists more than {MAX_SESSIONS_PER_COMMAND} items; send several commands",
-            request.name
-        )));
-    }
+    refuse_if!(items.len() > MAX_SESSIONS_PER_COMMAND => BAD_VALUE,
+        "{} lists more than {MAX_SESSIONS_PER_COMMAND} items; send several commands", request.name);
     let document = |item: &'c Bson| match item {
         Bson::Document(document) => Ok(document),
         other => Err(fields.wrong_type(request.name, other, "object")),

@@ -259,13 +259,9 @@ impl<'q> Search<'q> {
         if !(lost || unsure) {
             return Ok(false);
         }
-        if self.searches >= MAX_LOST_SEARCHES {
-            return Err(fail!(
-                WRITE_CONFLICT,
-                "other clients changed what was found {MAX_LOST_SEARCHES} times before it \
-                     could be changed; try again, or add an index for the query"
-            ));
-        }
+        refuse_if!(self.searches >= MAX_LOST_SEARCHES => WRITE_CONFLICT,
+            "other clients changed what was found {MAX_LOST_SEARCHES} times before it \
+             could be changed; try again, or add an index for the query");
         match &mut self.source {
             Source::Id { is_looked_up, .. } => *is_looked_up = false,
             Source::Selection { selection, stream, .. } => {

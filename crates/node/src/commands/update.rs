@@ -231,7 +231,7 @@ impl<'s> ParsedUpdate<'s> {
             let update = plain.general()?;
             return Ok(self.general.get_or_init(|| update.into()));
         }
-        self.general.get().ok_or_else(|| CommandError::bad_value("there is no update"))
+        self.general.get().ok_or_else(|| fail!(BAD_VALUE, "there is no update"))
     }
 
     /// The document after the update; none if it stays the same.
@@ -411,10 +411,7 @@ fn read_statement<'s>(
     let fields = Fields::new(statement, "update.updates");
     check_collation(&fields)?;
     let missing = |name: &str| {
-        CommandError::new(
-            ErrorCode::MISSING_FIELD,
-            format!("BSON field 'update.updates.{name}' is missing but a required field"),
-        )
+        fail!(MISSING_FIELD, "BSON field 'update.updates.{name}' is missing but a required field")
     };
     if statement.get_raw_document("q").is_none() {
         fields.document("q")?.ok_or_else(|| missing("q"))?;
@@ -429,18 +426,10 @@ fn read_statement<'s>(
     let parsed =
         ParsedUpdate::read(source, "u", &compiler, options)?.ok_or_else(|| missing("u"))?;
     let multi = fields.flag("multi")?;
-    if multi && request.retryable.is_some() {
-        return Err(CommandError::new(
-            ErrorCode::INVALID_OPTIONS,
-            "Cannot use (or request) retryable writes with multi=true",
-        ));
-    }
-    if multi && parsed.is_replacement() {
-        return Err(CommandError::new(
-            ErrorCode::FAILED_TO_PARSE,
-            "multi update is not supported for replacement-style update",
-        ));
-    }
+    refuse_if!(multi && request.retryable.is_some() => INVALID_OPTIONS,
+        "Cannot use (or request) retryable writes with multi=true");
+    refuse_if!(multi && parsed.is_replacement() => FAILED_TO_PARSE,
+        "multi update is not supported for replacement-style update");
     let (upserts, hint) = (fields.flag("upsert")?, fields.raw("hint"));
     Ok(Statement { query, parsed, multi, upserts, hint })
 }

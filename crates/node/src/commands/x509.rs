@@ -8,7 +8,7 @@ use bson::{Document, doc};
 use super::common::reply;
 use crate::context::{Command, Outcome};
 use crate::dispatch::Request;
-use crate::error::{CommandError, ErrorCode, Result};
+use crate::error::Result;
 use crate::fields::Fields;
 use crate::users::{EXTERNAL, LoggedIn, failed, find_user};
 
@@ -24,33 +24,21 @@ pub(super) fn authenticate(request: &Request<'_>, command: Command) -> Result<Ou
 pub(super) fn log_in(request: &Request<'_>, body: &Document, database: &str) -> Result<Document> {
     let fields = Fields::new(body, "authenticate");
     let mechanism = fields.required_string("mechanism")?;
-    if mechanism != MECHANISM {
-        return Err(fail!(
-            MECHANISM_UNAVAILABLE,
-            "authenticate takes {MECHANISM} only, not '{mechanism}'; use saslStart"
-        ));
-    }
-    if database != EXTERNAL {
-        return Err(fail!(
-            PROTOCOL_ERROR,
-            "{MECHANISM} is always used with the {EXTERNAL} database"
-        ));
-    }
+    refuse_if!(mechanism != MECHANISM => MECHANISM_UNAVAILABLE,
+        "authenticate takes {MECHANISM} only, not '{mechanism}'; use saslStart");
+    refuse_if!(database != EXTERNAL => PROTOCOL_ERROR,
+        "{MECHANISM} is always used with the {EXTERNAL} database");
     let client = &request.context.client;
     let Some(certificate) = &client.certificate else {
-        return Err(CommandError::new(
-            ErrorCode::AUTHENTICATION_FAILED,
+        refuse!(
+            AUTHENTICATION_FAILED,
             "the connection has shown no certificate that is trusted here; give the client one \
-             with tlsCertificateKeyFile, and the server its authority with --tls-ca",
-        ));
+             with tlsCertificateKeyFile, and the server its authority with --tls-ca"
+        );
     };
     let subject = certificate.subject.as_str();
-    if fields.string("user")?.is_some_and(|user| user != subject) {
-        return Err(fail!(
-            AUTHENTICATION_FAILED,
-            "the user must be the subject of the certificate, {subject}"
-        ));
-    }
+    refuse_if!(fields.string("user")?.is_some_and(|user| user != subject) => AUTHENTICATION_FAILED,
+        "the user must be the subject of the certificate, {subject}");
     let who = if certificate.is_member {
         LoggedIn::member()
     } else {

@@ -199,7 +199,7 @@ fn an_error_comes_after_the_items_before_it() {
     for helpers in [eager(), threads(0), threads(3)] {
         let stage = Stage::numbered();
         let (examiner, _) = numbers(move |n| match n == refused {
-            true => Err(CommandError::new(ErrorCode::BAD_VALUE, "refused")),
+            true => Err(fail!(BAD_VALUE, "refused")),
             false => Ok(true),
         });
         let mut scan = stage.scan(examiner, &helpers);

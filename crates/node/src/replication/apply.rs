@@ -590,12 +590,8 @@ fn read_in_order(entries: &[RawDocumentBuf]) -> Result<Vec<ToApply>> {
     for entry in entries {
         let entry = LoggedEntry::read(entry)?;
         let at = entry.position.op_time;
-        if at.timestamp <= before.timestamp || at.term < before.term {
-            return Err(fail!(
-                INTERNAL_ERROR,
-                "the source sent the entry {at} after {before}; resync this member"
-            ));
-        }
+        refuse_if!(at.timestamp <= before.timestamp || at.term < before.term => INTERNAL_ERROR,
+            "the source sent the entry {at} after {before}; resync this member");
         before = at;
         read.push(ToApply::from(entry));
     }

@@ -15,7 +15,7 @@ use super::oplog::UNDO_ROW;
 use crate::catalog::Collection;
 use crate::change_stream::IMAGE_ROW;
 use crate::context::Now;
-use crate::error::{CommandError, ErrorCode, Result};
+use crate::error::Result;
 use crate::namespace::Namespace;
 use crate::node::Node;
 use crate::writer::Writer;
@@ -132,10 +132,10 @@ impl Node {
             match (bytes("_id"), bytes("row")) {
                 (Ok(key), Ok(row)) => batch.insert(self.keyspaces().sessions, key, row),
                 _ => {
-                    return Err(CommandError::new(
-                        ErrorCode::OPERATION_FAILED,
-                        "the source sent a session that cannot be read; the copy begins again",
-                    ));
+                    refuse!(
+                        OPERATION_FAILED,
+                        "the source sent a session that cannot be read; the copy begins again"
+                    );
                 }
             }
         }
@@ -189,13 +189,8 @@ impl Node {
         {
             let mut writer = self.write(now);
             let last = self.log_positions().written.op_time;
-            if last != at.op_time {
-                return Err(fail!(
-                    OPERATION_FAILED,
-                    "the copy ends at {last} instead of {}; it begins again",
-                    at.op_time
-                ));
-            }
+            refuse_if!(last != at.op_time => OPERATION_FAILED,
+                "the copy ends at {last} instead of {}; it begins again", at.op_time);
             writer.check_that_all_are_whole()?;
             writer.build_deferred_indexes()?;
             let mut batch = Batch::new();

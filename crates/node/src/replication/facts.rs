@@ -15,7 +15,7 @@ use quorate_wire::{date_time_from, timestamp_from, to_bson_date_time};
 use super::entry::LoggedEntry;
 use super::oplog::initiating_entry;
 use crate::context::Now;
-use crate::error::{CommandError, ErrorCode, Result};
+use crate::error::Result;
 use crate::fields::to_raw;
 use crate::namespace::Namespace;
 use crate::node::Node;
@@ -49,9 +49,9 @@ impl Node {
 impl Writer<'_> {
     fn persist(&mut self, change: &Change) -> Result<quorate_storage::CommitSequence> {
         let node = self.node();
-        let replication = node.replication().ok_or_else(|| {
-            CommandError::new(ErrorCode::ILLEGAL_OPERATION, "this member is in no replica set")
-        })?;
+        let replication = node
+            .replication()
+            .ok_or_else(|| fail!(ILLEGAL_OPERATION, "this member is in no replica set"))?;
         let keyspace = replication.keyspace;
         let mut batch = Batch::new();
         let mut put = |key: &[u8], document: &Document| -> Result<()> {

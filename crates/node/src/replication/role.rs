@@ -332,7 +332,7 @@ mod tests {
         for (hosts, code) in [(vec!["a:1"], 14031), (vec!["a:1", "b:2"], 189)] {
             let hosts = hosts.into_iter().map(address).collect();
             shown(&node, HelloReply { ok: true, hosts, ..HelloReply::default() }, None);
-            let error = CommandError::new(ErrorCode::OUT_OF_DISK_SPACE, "full");
+            let error = fail!(OUT_OF_DISK_SPACE, "full");
             let error = node.completed(error, true);
             assert_eq!(error.code.0, code);
             let retryable = error.labels.iter().any(|label| label == "RetryableWriteError");

@@ -59,12 +59,8 @@ pub(crate) fn enter(
             Some(name) => Err(invalid(format!("{name} needs a txnNumber beside it"))),
         };
     };
-    if node.oplog().is_none() {
-        return Err(CommandError::new(
-            ErrorCode::ILLEGAL_OPERATION,
-            "Transaction numbers are only allowed on a replica set member or mongos",
-        ));
-    }
+    refuse_if!(node.oplog().is_none() => ILLEGAL_OPERATION,
+        "Transaction numbers are only allowed on a replica set member or mongos");
     let Some(session) = session else {
         return Err(invalid("Transaction number requires a session ID to also be specified"));
     };

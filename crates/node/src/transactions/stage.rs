@@ -299,10 +299,10 @@ impl Writer<'_> {
                 Some("create") => self.reserve(&namespace_key(namespace))?,
                 Some("createIndexes") | None => {}
                 Some(other) => {
-                    return Err(fail!(
+                    refuse!(
                         OPERATION_NOT_SUPPORTED_IN_TRANSACTION,
                         "{other} cannot be run in a multi-document transaction"
-                    ));
+                    );
                 }
             }
         }

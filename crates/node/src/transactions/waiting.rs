@@ -16,7 +16,7 @@ use quorate_protocol::Lock;
 use super::refused;
 use crate::catalog::{Collection, Ident};
 use crate::context::Interrupt;
-use crate::error::{CommandError, ErrorCode, Result};
+use crate::error::{CommandError, Result};
 use crate::namespace::Namespace;
 use crate::writer::{Worker, Writer};
 
@@ -85,13 +85,9 @@ impl EndQueue {
         let mut wanted = self.wanted.lock();
         while wanted.contains_key(&ident) {
             let left = limit.map(|limit| Duration::from_millis(limit).saturating_sub(waited));
-            if left.is_some_and(|left| left.is_zero()) {
-                return Err(CommandError::new(
-                    ErrorCode::LOCK_TIMEOUT,
-                    "Unable to acquire lock within a max lock request timeout: a command waits to \
-                     change the collection; repeat the transaction",
-                ));
-            }
+            refuse_if!(left.is_some_and(|left| left.is_zero()) => LOCK_TIMEOUT,
+                "Unable to acquire lock within a max lock request timeout: a command waits to \
+                 change the collection; repeat the transaction");
             let step = left.unwrap_or(INTERRUPT_INTERVAL).min(INTERRUPT_INTERVAL);
             let (guard, timeout) =
                 self.passed.wait_timeout(wanted, step).unwrap_or_else(PoisonError::into_inner);
@@ -118,10 +114,10 @@ impl EndQueue {
     fn enter(&self, holder: TransactionId) -> Result<Waiting<'_>> {
         if self.waiting.fetch_add(1, Ordering::SeqCst) >= MAX_WAITING {
             self.waiting.fetch_sub(1, Ordering::SeqCst);
-            return Err(fail!(
+            refuse!(
                 WRITE_CONFLICT,
                 "{MAX_WAITING} writes wait for transactions to end already; write again later"
-            ));
+            );
         }
         let mut waited_for = self.waited_for.lock();
         let waited = waited_for.entry(holder).or_default();

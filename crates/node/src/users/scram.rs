@@ -10,7 +10,7 @@ use quorate_authentication::scram::StoredCredentials;
 use sha2::{Digest, Sha256};
 
 use super::{LoggedIn, Mechanism, users_namespace};
-use crate::error::{CommandError, ErrorCode};
+use crate::error::CommandError;
 use crate::node::Node;
 
 /// What is stored to check a user's proof, as `admin.system.users` holds it.
@@ -72,13 +72,12 @@ pub(crate) fn decoy_credentials(
 /// The reply to a conversation that went wrong.
 pub(crate) fn scram_refused(error: ScramError) -> CommandError {
     match error {
-        ScramError::Malformed(_) => CommandError::new(
-            ErrorCode::BAD_VALUE,
-            "a SCRAM message is malformed; check the driver",
-        ),
-        ScramError::Password(_) => CommandError::bad_value(
-            "the password has characters that SASLprep forbids; choose another",
-        ),
+        ScramError::Malformed(_) => {
+            fail!(BAD_VALUE, "a SCRAM message is malformed; check the driver")
+        }
+        ScramError::Password(_) => {
+            fail!(BAD_VALUE, "the password has characters that SASLprep forbids; choose another")
+        }
         // A wrong nonce, proof or signature, and whatever else the conversation finds.
         _ => failed(),
     }
@@ -86,12 +85,13 @@ pub(crate) fn scram_refused(error: ScramError) -> CommandError {
 
 /// One error for an unknown user and for a wrong password, so that neither can be found out.
 pub(crate) fn failed() -> CommandError {
-    CommandError::new(ErrorCode::AUTHENTICATION_FAILED, "Authentication failed.")
+    fail!(AUTHENTICATION_FAILED, "Authentication failed.")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::ErrorCode;
 
     #[test]
     fn credentials_read_back_what_they_write() {

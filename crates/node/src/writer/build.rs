@@ -32,7 +32,7 @@ use super::Writer;
 use super::check::{duplicate_key, index_keys_of};
 use crate::catalog::{Collection, Ident, Index};
 use crate::context::Now;
-use crate::error::{CommandError, ErrorCode, Result};
+use crate::error::{CommandError, Result};
 use crate::finder::InterruptSlot;
 use crate::index_keys::DocumentKeys;
 use crate::node::Node;
@@ -224,12 +224,11 @@ impl Building {
     fn current(&self, writer: &Writer<'_>) -> Result<Arc<Collection>> {
         let found = writer.collection(&self.collection.namespace);
         found.filter(|found| found.uuid == self.collection.uuid).ok_or_else(|| {
-            CommandError::new(
-                ErrorCode::INDEX_BUILD_ABORTED,
-                format!(
-                    "the collection {} was dropped or renamed while its index {} was built",
-                    self.collection.namespace, self.index.name
-                ),
+            fail!(
+                INDEX_BUILD_ABORTED,
+                "the collection {} was dropped or renamed while its index {} was built",
+                self.collection.namespace,
+                self.index.name
             )
         })
     }
@@ -299,9 +298,10 @@ impl Building {
     fn duplicate(&self, record: RecordId) -> CommandError {
         match self.state.record(&self.collection, record) {
             Ok(Some(document)) => duplicate_key(&self.collection, &self.index, &document),
-            Ok(None) => CommandError::new(
-                ErrorCode::INTERNAL_ERROR,
-                format!("a record of {} is missing; run validate", self.collection.namespace),
+            Ok(None) => fail!(
+                INTERNAL_ERROR,
+                "a record of {} is missing; run validate",
+                self.collection.namespace
             ),
             Err(error) => error,
         }
@@ -380,10 +380,7 @@ impl Examiner for KeysIn {
 
 /// What an index keeps under the entry of a record.
 fn value_of(index: &Index, record: RecordId) -> Bytes {
-    match index.unique {
-        true => Bytes::from(&record.to_bytes()),
-        false => Bytes::from(&[]),
-    }
+    if index.unique { Bytes::from(&record.to_bytes()) } else { Bytes::from(&[]) }
 }
 
 /// Collects keys and writes them in steps.

@@ -9,7 +9,7 @@ use quorate_storage::{Batch, KeyspaceId};
 use super::Writer;
 use super::oplog::oplog_namespace;
 use crate::catalog::{Catalog, Collection, ID_INDEX, Ident, Index};
-use crate::error::{CommandError, ErrorCode, Result};
+use crate::error::Result;
 use crate::namespace::Namespace;
 use crate::replication::takes_back;
 use crate::transactions::namespace_key;
@@ -289,14 +289,12 @@ impl Writer<'_> {
     ) -> Result<()> {
         let is_new = self.transaction().is_none() || self.is_created_here(&collection.namespace);
         if !is_new || self.few_documents(collection)? != Some(0) {
-            return Err(CommandError::new(
-                ErrorCode::OPERATION_NOT_SUPPORTED_IN_TRANSACTION,
-                format!(
-                    "Cannot create new indexes on existing collection {} in a multi-document \
+            refuse!(
+                OPERATION_NOT_SUPPORTED_IN_TRANSACTION,
+                "Cannot create new indexes on existing collection {} in a multi-document \
                      transaction; create them before",
-                    collection.namespace
-                ),
-            ));
+                collection.namespace
+            );
         }
         let mut command = doc! { "createIndexes": &collection.namespace.collection };
         command.extend(spec.clone());

@@ -87,14 +87,8 @@ fn looks_at(index: &Index, touches: &dyn Fn(&str) -> bool) -> bool {
 /// that cannot identify.
 pub(crate) fn check_document(document: &RawDocument) -> Result<()> {
     let size = document.as_bytes().len();
-    if size > MAX_DOCUMENT_BYTES {
-        return Err(CommandError::new(
-            ErrorCode::BSON_OBJECT_TOO_LARGE,
-            format!(
-                "object to insert too large. size in bytes: {size}, max size: {MAX_DOCUMENT_BYTES}"
-            ),
-        ));
-    }
+    refuse_if!(size > MAX_DOCUMENT_BYTES => BSON_OBJECT_TOO_LARGE,
+        "object to insert too large. size in bytes: {size}, max size: {MAX_DOCUMENT_BYTES}");
     check_document_bytes(document.as_bytes(), Depth::STORED)?;
     match document.get("_id") {
         Ok(Some(RawBsonRef::Array(_))) => Err(invalid_id("array")),
@@ -111,23 +105,18 @@ fn check_id_names(id: &RawDocument) -> Result<()> {
         let (name, _) = element.map_err(|_| malformed())?;
         let name = name.as_str();
         if name.starts_with('$') && !["$ref", "$id", "$db"].contains(&name) {
-            return Err(CommandError::new(
-                ErrorCode::DOLLAR_PREFIXED_FIELD_NAME,
-                format!(
-                    "_id fields may not contain '$'-prefixed fields: {name} is not valid for \
+            refuse!(
+                DOLLAR_PREFIXED_FIELD_NAME,
+                "_id fields may not contain '$'-prefixed fields: {name} is not valid for \
                      storage."
-                ),
-            ));
+            );
         }
     }
     Ok(())
 }
 
 fn invalid_id(kind: &str) -> CommandError {
-    CommandError::new(
-        ErrorCode::INVALID_ID_FIELD,
-        format!("The '_id' value cannot be of type {kind}"),
-    )
+    fail!(INVALID_ID_FIELD, "The '_id' value cannot be of type {kind}")
 }
 
 impl Writer<'_> {
@@ -177,14 +166,12 @@ pub(super) fn duplicate_key(
         values.insert(name, value.map_or(Bson::Null, |value| value.to_bson()));
     }
     let shown: Vec<_> = values.iter().map(|(name, value)| format!("{name}: {value}")).collect();
-    let mut error = CommandError::new(
-        ErrorCode::DUPLICATE_KEY,
-        format!(
-            "E11000 duplicate key error collection: {} index: {} dup key: {{ {} }}",
-            collection.namespace,
-            index.name,
-            shown.join(", ")
-        ),
+    let mut error = fail!(
+        DUPLICATE_KEY,
+        "E11000 duplicate key error collection: {} index: {} dup key: {{ {} }}",
+        collection.namespace,
+        index.name,
+        shown.join(", ")
     );
     error.details.insert("keyPattern", pattern);
     error.details.insert("keyValue", values);

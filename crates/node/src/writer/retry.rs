@@ -30,7 +30,7 @@ use quorate_storage::{Batch, Bytes, Direction, KeyRange};
 use quorate_transactions::{Arrival, Kind, Refusal, Verdict};
 
 use super::Writer;
-use crate::error::{CommandError, ErrorCode, Result};
+use crate::error::{ErrorCode, Result};
 use crate::fields::{Fields, whole_number};
 use crate::records::{EMPTY_DOCUMENT, View, parse_record};
 use crate::replication::entry_position;
@@ -74,9 +74,10 @@ impl StatementIds {
     /// Reads `stmtId` and `stmtIds`.
     pub(crate) fn of(fields: &Fields<'_>) -> Result<Self> {
         let number = |given: i64| {
-            i32::try_from(given).ok().filter(|given| *given >= 0).ok_or_else(|| {
-                CommandError::bad_value(format!("{given} is no number of a statement"))
-            })
+            i32::try_from(given)
+                .ok()
+                .filter(|given| *given >= 0)
+                .ok_or_else(|| fail!(BAD_VALUE, "{given} is no number of a statement"))
         };
         match (fields.integer("stmtId")?, fields.array("stmtIds")?) {
             (None, None) => Ok(Self::default()),
@@ -88,22 +89,20 @@ impl StatementIds {
                 };
                 Ok(Self::Listed(listed.iter().map(read).collect::<Result<_, _>>()?))
             }
-            (Some(_), Some(_)) => Err(CommandError::new(
-                ErrorCode::INVALID_OPTIONS,
-                "May not specify both stmtId and stmtIds in a write command",
+            (Some(_), Some(_)) => Err(fail!(
+                INVALID_OPTIONS,
+                "May not specify both stmtId and stmtIds in a write command"
             )),
         }
     }
 
     fn check_count(&self, statements: usize) -> Result<()> {
         match self {
-            Self::Listed(listed) if listed.len() != statements => Err(CommandError::new(
-                ErrorCode::INVALID_LENGTH,
-                format!(
-                    "Number of statement ids must match the number of batch entries. Got {} \
+            Self::Listed(listed) if listed.len() != statements => Err(fail!(
+                INVALID_LENGTH,
+                "Number of statement ids must match the number of batch entries. Got {} \
                      statement ids but {statements} entries",
-                    listed.len()
-                ),
+                listed.len()
             )),
             _ => Ok(()),
         }
@@ -479,13 +478,11 @@ fn known_retry(write: &RetryableWrite, row: Option<&[u8]>) -> Result<Retry> {
     let RetryableWrite { session, number, statements } = write;
     let known = row.and_then(SessionRow::from_bytes);
     if let Some(known) = known.map(|row| row.number).filter(|known| number < known) {
-        return Err(CommandError::new(
-            ErrorCode::TRANSACTION_TOO_OLD,
-            format!(
-                "Retryable write with txnNumber {number} is prohibited on this session because a \
+        refuse!(
+            TRANSACTION_TOO_OLD,
+            "Retryable write with txnNumber {number} is prohibited on this session because a \
                  newer retryable write with txnNumber {known} has already started"
-            ),
-        ));
+        );
     }
     let same = known.filter(|row| row.number == *number);
     let in_row = row.filter(|_| same.is_some()).and_then(SessionRow::result_in);
