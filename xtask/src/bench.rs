@@ -121,9 +121,7 @@ fn up_at_once(program: &Path) -> Result<(), Failure> {
         set.stop()?;
     }
     times.sort_unstable();
-    if times.len() < AT_ONCE {
-        return Err(fail!("{} of {AT_ONCE} sets became ready", times.len()));
-    }
+    fail_if!(times.len() < AT_ONCE => "{} of {AT_ONCE} sets became ready", times.len());
     println!(
         "up, {AT_ONCE} sets of three members at once: the last is ready after {} ms, a set {} ms after its start \
          (median)",

@@ -170,12 +170,8 @@ fn tests() -> Outcome {
         let names = failed(&transcript.lines);
         return Err(fail!("{} tests fail: {}", names.len(), names.join(", ")));
     }
-    if passed == 0 {
-        return Err(fail!("no test was run"));
-    }
-    if skipped > 0 {
-        return Err(fail!("{skipped} tests were skipped; run or remove them"));
-    }
+    fail_if!(passed == 0 => "no test was run");
+    fail_if!(skipped > 0 => "{skipped} tests were skipped; run or remove them");
     let flaky: Vec<&str> = transcript.lines.iter().filter_map(|line| flaky(line)).collect();
     let mut note = format!("{passed} tests");
     if !flaky.is_empty() {

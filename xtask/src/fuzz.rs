@@ -81,9 +81,7 @@ fn targets() -> Result<Vec<String>, Failure> {
         .filter_map(|path| path.file_stem().map(|stem| stem.to_string_lossy().into_owned()))
         .collect();
     names.sort();
-    if names.is_empty() {
-        return Err(fail!("there are no fuzz targets in {}", folder.display()));
-    }
+    fail_if!(names.is_empty() => "there are no fuzz targets in {}", folder.display());
     Ok(names)
 }
 

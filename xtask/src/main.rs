@@ -10,6 +10,11 @@ macro_rules! fail {
     ($($text:tt)+) => { $crate::Failure(format!($($text)+)) };
 }
 
+/// Returns with a failure if a condition holds: `fail_if!(condition => text)`.
+macro_rules! fail_if {
+    ($condition:expr => $($text:tt)+) => { if $condition { return Err(fail!($($text)+)) } };
+}
+
 mod bench;
 mod ci;
 mod commands;

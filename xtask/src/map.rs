@@ -28,9 +28,7 @@ pub(crate) fn run(write: bool) -> Result<String, Failure> {
     if drawn == text {
         return Ok(format!("{} crates", graph.len()));
     }
-    if !write {
-        return Err(fail!("{PAGE} does not show the crates as they are; run: cargo xtask map"));
-    }
+    fail_if!(!write => "{PAGE} does not show the crates as they are; run: cargo xtask map");
     fs::write(&page, drawn).map_err(unreadable)?;
     Ok(format!("{PAGE} was redrawn"))
 }
@@ -79,9 +77,7 @@ fn drawing(graph: &Graph) -> Result<String, Failure> {
             }
         }
     }
-    if levels.len() < graph.len() {
-        return Err(fail!("our crates depend on each other in a circle"));
-    }
+    fail_if!(levels.len() < graph.len() => "our crates depend on each other in a circle");
     let width = graph.keys().map(String::len).max().unwrap_or_default();
     let mut rows: Vec<_> = graph.iter().collect();
     rows.sort_by_key(|(name, _)| (std::cmp::Reverse(levels[name.as_str()]), name.as_str()));

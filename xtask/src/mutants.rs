@@ -34,9 +34,7 @@ pub(crate) fn run(words: &[String]) -> Result<(), Failure> {
         words.is_empty() || told.any(|told| words.iter().any(|word| told.contains(word.as_str())))
     };
     let chosen: Vec<&Mutant> = all.iter().filter(wanted).collect();
-    if chosen.is_empty() {
-        return Err(fail!("no mutant has that word in its name, file or package"));
-    }
+    fail_if!(chosen.is_empty() => "no mutant has that word in its name, file or package");
     let tree = Tree::copy(&root)?;
     let mut survivors = Vec::new();
     let mut packages: BTreeMap<&str, Vec<&Mutant>> = BTreeMap::new();
@@ -227,9 +225,7 @@ fn run_check(
     };
     let told = fs::read(&output).map_err(failed)?;
     let told = String::from_utf8_lossy(&told).into_owned();
-    if told.contains("running 0 tests") {
-        return Err(fail!("{check:?} names no test"));
-    }
+    fail_if!(told.contains("running 0 tests") => "{check:?} names no test");
     if status.success() {
         return Ok(Outcome::Passed);
     }

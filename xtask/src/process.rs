@@ -69,9 +69,7 @@ pub(crate) fn run_or(command: &mut Command, failure: &str) -> Result<(), Failure
 pub(crate) fn read(command: &mut Command) -> Result<String, Failure> {
     command.stderr(Stdio::inherit());
     let output = command.output().map_err(|error| not_started(command, &error))?;
-    if !output.status.success() {
-        return Err(fail!("{} failed: {}", name(command), output.status));
-    }
+    fail_if!(!output.status.success() => "{} failed: {}", name(command), output.status);
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 

@@ -62,9 +62,7 @@ pub(crate) fn run() -> Result<(), Failure> {
         println!("purity: {package} {}", if found.is_empty() { "ok" } else { "IMPURE" });
         paths.extend(found);
     }
-    if checked == 0 {
-        return Err(fail!("there is no deterministic crate to check"));
-    }
+    fail_if!(checked == 0 => "there is no deterministic crate to check");
     if paths.is_empty() {
         return Ok(());
     }

@@ -151,12 +151,9 @@ pub(crate) fn guard(
         complaints +=
             &format!("\n  {} {file}: {passed} passed, {expected} expected", topology.name());
     }
-    if !complaints.is_empty() {
-        return Err(fail!(
-            "pymongo's tests do not go as before; run `cargo xtask pymongo-suite` with the \
-             file to see why:{complaints}"
-        ));
-    }
+    fail_if!(!complaints.is_empty() =>
+        "pymongo's tests do not go as before; run `cargo xtask pymongo-suite` with the \
+         file to see why:{complaints}");
     let passed: u64 = results.values().map(Outcomes::passed).sum();
     Ok(format!("{passed} tests in {} files", results.len()))
 }

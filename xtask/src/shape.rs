@@ -63,9 +63,8 @@ fn exceptions(root: &Path) -> Result<BTreeSet<String>, Failure> {
         let Some((name, reason)) = line.split_once('#') else {
             return Err(fail!("{EXCEPTIONS}: `{line}` has no reason; add one after #"));
         };
-        if reason.trim().is_empty() {
-            return Err(fail!("{EXCEPTIONS}: `{line}` has no reason; add one after #"));
-        }
+        fail_if!(reason.trim().is_empty() =>
+            "{EXCEPTIONS}: `{line}` has no reason; add one after #");
         known.insert(name.trim().to_owned());
     }
     Ok(known)

@@ -179,13 +179,9 @@ async fn go_forward(
     let since = Timestamp { time: start.timestamp.seconds, increment: start.timestamp.increment };
     let mut wanted = doc! { "$gte": since };
     if let Some(until) = arguments.until {
-        if until <= since {
-            return Err(problem!(
-                "the backup is of {}:{} already; take an earlier one for a moment before that",
-                since.time,
-                since.increment
-            ));
-        }
+        refuse_if!(until <= since => problem,
+            "the backup is of {}:{} already; take an earlier one for a moment before that",
+            since.time, since.increment);
         wanted.insert("$lt", until);
     }
     let oplog = client.collection("local", "oplog.rs");

@@ -242,13 +242,9 @@ async fn find_primary(
         }
     }
     let topology = client.topology();
-    if !topology.topology_type().is_replica_set() {
-        return Err(misuse!(
-            "a drill needs a replica set, and this is {}; give the connection string of a set, \
-             with replicaSet= and without directConnection",
-            topology.topology_type()
-        ));
-    }
+    refuse_if!(!topology.topology_type().is_replica_set() => misuse,
+        "a drill needs a replica set, and this is {}; give the connection string of a set, \
+         with replicaSet= and without directConnection", topology.topology_type());
     topology.primary().cloned().ok_or_else(|| {
         problem!(
             "the set has no primary to take away; {} tells why",
@@ -268,22 +264,15 @@ fn permit(
         return Ok(());
     }
     let address = primary.address();
-    if !plan.kind.asks() {
-        return Err(misuse!(
-            "{address} was not started by your quorate up, so it is not ours to {}; use \
-             --step-down, or start a set of your own: quorate up --detach",
-            plan.kind.name()
-        ));
-    }
+    refuse_if!(!plan.kind.asks() => misuse,
+        "{address} was not started by your quorate up, so it is not ours to {}; use \
+         --step-down, or start a set of your own: quorate up --detach", plan.kind.name());
     if plan.yes {
         return Ok(());
     }
-    if !std::io::stdin().is_terminal() || !std::io::stderr().is_terminal() {
-        return Err(misuse!(
-            "{address} was not started by your quorate up, and there is no terminal to ask; add --yes \
-             to make it step down"
-        ));
-    }
+    refuse_if!(!std::io::stdin().is_terminal() || !std::io::stderr().is_terminal() => misuse,
+        "{address} was not started by your quorate up, and there is no terminal to ask; add --yes \
+         to make it step down");
     let mut stderr = std::io::stderr();
     write!(
         stderr,

@@ -99,13 +99,9 @@ async fn dump(
             name.1
         ));
     }
-    if found.collections.is_empty() && !selection.is_everything() {
-        return Err(problem!(
-            "there is nothing named {}; quorate run '{}' '{{listDatabases: 1}}' shows what there is",
-            Foreign(arguments.only.join(" or ")),
-            connect::parse(&arguments.uri)?
-        ));
-    }
+    refuse_if!(found.collections.is_empty() && !selection.is_everything() => problem,
+        "there is nothing named {}; quorate run '{}' '{{listDatabases: 1}}' shows what there is",
+        Foreign(arguments.only.join(" or ")), connect::parse(&arguments.uri)?);
     let tally = Arc::new(Tally::default());
     tally.expect(found.bytes);
     let target = Target::open(arguments, &found.collections, left.as_ref(), start)?;

@@ -84,11 +84,8 @@ pub(crate) fn run(arguments: &ExportArguments, screen: &mut Screen) -> Result<Ou
     let uri = connect::parse(&arguments.uri)?;
     let place = collection_name(&arguments.collection)?;
     let format = arguments.format.unwrap_or(Format::of(arguments.file.as_deref()));
-    if format == Format::Csv && arguments.fields.is_empty() {
-        return Err(misuse!(
-            "csv needs the names of its columns; give them with --fields _id,name,…"
-        ));
-    }
+    refuse_if!(format == Format::Csv && arguments.fields.is_empty() => misuse,
+        "csv needs the names of its columns; give them with --fields _id,name,…");
     let filter = document(arguments.query.as_deref(), "--query")?.unwrap_or_default();
     let order = match document(arguments.sort.as_deref(), "--sort")? {
         Some(order) => Order::Sorted(order),

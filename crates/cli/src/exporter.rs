@@ -80,12 +80,9 @@ pub(crate) fn read_token(path: &Path) -> Result<String> {
         misuse!("the token file {shown} cannot be read: {error}; check its path")
     })?;
     let token = text.lines().next().unwrap_or_default().trim().to_owned();
-    if text.len() > MAX_TOKEN_FILE || token.chars().count() < LEAST_TOKEN {
-        return Err(misuse!(
-            "{shown} holds no token of at least {LEAST_TOKEN} characters; make one: openssl rand \
-             -hex 32 > {shown}"
-        ));
-    }
+    refuse_if!(text.len() > MAX_TOKEN_FILE || token.chars().count() < LEAST_TOKEN => misuse,
+        "{shown} holds no token of at least {LEAST_TOKEN} characters; make one: openssl rand \
+         -hex 32 > {shown}");
     Ok(token)
 }
 
@@ -103,13 +100,10 @@ pub(crate) async fn serve(
     live: Live,
     client: Client,
 ) -> Result<Exporter> {
-    if !address.ip().is_loopback() && !access.is_proven() {
-        return Err(misuse!(
-            "other machines reach {address}, so that requests must prove who they are; give the \
-             file of a secret with --metrics-token, or the authorities of their certificates with \
-             --metrics-ca"
-        ));
-    }
+    refuse_if!(!address.ip().is_loopback() && !access.is_proven() => misuse,
+        "other machines reach {address}, so that requests must prove who they are; give the \
+         file of a secret with --metrics-token, or the authorities of their certificates with \
+         --metrics-ca");
     let acceptor = access.tls.as_ref().map(tls::acceptor).transpose();
     let acceptor = acceptor
         .map_err(|error| misuse!("{error}; see --metrics-cert, --metrics-key and --metrics-ca"))?;

@@ -167,14 +167,9 @@ fn stop_one(member: &RunningMember) -> Result<()> {
     }
     let deadline = Instant::now() + STOP_WITHIN;
     while member.process.is_alive() {
-        if Instant::now() > deadline {
-            return Err(problem!(
-                "{} did not stop within {} s; see what it says, or end it: kill -9 {}",
-                member.host,
-                STOP_WITHIN.as_secs(),
-                member.process.pid()
-            ));
-        }
+        refuse_if!(Instant::now() > deadline => problem,
+            "{} did not stop within {} s; see what it says, or end it: kill -9 {}",
+            member.host, STOP_WITHIN.as_secs(), member.process.pid());
         sleep(LOOK_EVERY);
     }
     Ok(())

@@ -34,11 +34,8 @@ pub(crate) fn run(arguments: &ReplayArguments, screen: &mut Screen) -> Result<Ou
         misuse!("cannot open {name}: {error}; give a file that quorate watch --record wrote")
     })?;
     let mut lines = Lines { reader, number: 0, progress: Reading::new(length) };
-    if arguments.screen && !dashboard::is_possible() {
-        return Err(misuse!(
-            "there is no terminal to draw on; leave out --screen, or make a page with --html"
-        ));
-    }
+    refuse_if!(arguments.screen && !dashboard::is_possible() => misuse,
+        "there is no terminal to draw on; leave out --screen, or make a page with --html");
     let page = (arguments.html || arguments.screen).then(|| Page::new(&name));
     let replayed = match Replay::start(&mut lines, page, screen) {
         Ok(mut replay) => replay.play(&mut lines, screen).map(|()| replay.page),

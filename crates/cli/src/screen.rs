@@ -80,6 +80,11 @@ macro_rules! misuse {
     ($($text:tt)+) => { $crate::screen::Failure::Misuse(format!($($text)+)) };
 }
 
+/// Returns with a `problem` or a `misuse` if a condition holds: `refuse_if!(condition => misuse, text)`.
+macro_rules! refuse_if {
+    ($condition:expr => $kind:ident, $($text:tt)+) => { if $condition { return Err($kind!($($text)+)) } };
+}
+
 /// One fact: an event of these fields for programs, or a line of talk, as of `format!`, for people.
 macro_rules! tell {
     ($screen:expr, $name:expr, $fields:tt, $($text:tt)+) => {

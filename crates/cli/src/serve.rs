@@ -48,11 +48,8 @@ pub(crate) fn run(arguments: &ServeArguments, screen: &mut Screen) -> Result<Out
         None => arguments,
     };
     refuse_foreign_options(arguments)?;
-    if arguments.data.is_none() && !arguments.memory {
-        return Err(misuse!(
-            "give the directory of the data with --data DIR, or --memory to keep nothing"
-        ));
-    }
+    refuse_if!(arguments.data.is_none() && !arguments.memory => misuse,
+        "give the directory of the data with --data DIR, or --memory to keep nothing");
     log_to_file(arguments)?;
     log(arguments);
     let runtime = quorate_server::runtime();
@@ -142,12 +139,9 @@ fn membership(arguments: &ServeArguments) -> Result<Membership> {
 
 /// Refuses options of other servers for which there is a better way here.
 fn refuse_foreign_options(arguments: &ServeArguments) -> Result<()> {
-    if arguments.fork {
-        return Err(misuse!(
-            "a server does not put itself into the background; let systemd run it \
-             (ExecStart=quorate serve …), or start a set with quorate up --detach"
-        ));
-    }
+    refuse_if!(arguments.fork => misuse,
+        "a server does not put itself into the background; let systemd run it \
+         (ExecStart=quorate serve …), or start a set with quorate up --detach");
     Ok(())
 }
 

@@ -43,11 +43,8 @@ impl Selection {
                 Some((database, collection)) => (database, Some(collection)),
                 None => (text.as_str(), None),
             };
-            if database.is_empty() || collection.is_some_and(str::is_empty) {
-                return Err(misuse!(
-                    "{text:?} names no database and no collection; write shop or shop.orders"
-                ));
-            }
+            refuse_if!(database.is_empty() || collection.is_some_and(str::is_empty) => misuse,
+                "{text:?} names no database and no collection; write shop or shop.orders");
             Ok(Name { database: database.to_owned(), collection: collection.map(str::to_owned) })
         });
         Ok(Self { names: names.collect::<Result<_, _>>()? })

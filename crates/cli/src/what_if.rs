@@ -192,9 +192,8 @@ fn change(
             version: present.version + 1,
             ..present.clone()
         });
-        if config.member_at(host).is_some() {
-            return Err(misuse!("{host} is a member already; leave it out of --add"));
-        }
+        refuse_if!(config.member_at(host).is_some() => misuse,
+            "{host} is a member already; leave it out of --add");
         let id = config.members.iter().map(|member| member.id.0).max().unwrap_or(-1) + 1;
         config.members.push(MemberConfig::new(MemberId(id), host.clone()));
     }

@@ -162,9 +162,8 @@ pub(crate) fn mutated(file: &str, text: &str, mutants: &[&Mutant]) -> Result<Str
     let mut changed = String::with_capacity(text.len());
     let mut end = 0;
     for (place, replacement) in places {
-        if place.start < end {
-            return Err(fail!("two mutants change {:?}: make one of them alone", &text[place]));
-        }
+        fail_if!(place.start < end =>
+            "two mutants change {:?}: make one of them alone", &text[place]);
         changed.push_str(&text[end..place.start]);
         changed.push_str(&replacement);
         end = place.end;

@@ -59,12 +59,9 @@ pub(super) fn others(
         .filter(|server| server.server_type() == ServerType::RsSecondary)
         .map(|server| server.address().clone())
         .collect();
-    if !secondaries.contains(to) {
-        return Err(misuse!(
-            "{to} is no secondary of this set, so that it cannot lead; choose among {}",
-            listed(&secondaries)
-        ));
-    }
+    refuse_if!(!secondaries.contains(to) => misuse,
+        "{to} is no secondary of this set, so that it cannot lead; choose among {}",
+        listed(&secondaries));
     let primary =
         topology.servers().iter().find(|server| server.server_type() == ServerType::RsPrimary);
     if let Some(primary) = primary.filter(|primary| primary.passives().contains(to)) {

@@ -220,12 +220,9 @@ fn directory_target(
         Ok(mut entries) => entries.next().is_some(),
         Err(error) => error.kind() != io::ErrorKind::NotFound,
     };
-    if is_taken {
-        return Err(problem!(
-            "{} is there already and not an empty directory; give another, or remove it",
-            directory.display()
-        ));
-    }
+    refuse_if!(is_taken => problem,
+        "{} is there already and not an empty directory; give another, or remove it",
+        directory.display());
     let begin = || {
         let running = Progress::go_on(&growing)?;
         if let (Some(progress), Some(left)) = (running, left) {

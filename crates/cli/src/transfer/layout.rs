@@ -181,13 +181,9 @@ impl Dump {
                 dump.oplog = Some(entry);
             }
         }
-        if dump.pieces.is_empty() {
-            return Err(problem!(
-                "{} holds no dump: there is no DATABASE/COLLECTION.bson; give the directory that \
-                 quorate dump or mongodump has written",
-                directory.display()
-            ));
-        }
+        refuse_if!(dump.pieces.is_empty() => problem,
+            "{} holds no dump: there is no DATABASE/COLLECTION.bson; give the directory that \
+             quorate dump or mongodump has written", directory.display());
         Ok(dump)
     }
 
@@ -222,11 +218,8 @@ impl Dump {
             })?;
             let place = Place::new(database, &collection);
             self.pieces.push(Piece { place, metadata, documents: find(&stem, ".bson") });
-            if self.pieces.len() > MAX_PIECES {
-                return Err(problem!(
-                    "the dump has more than {MAX_PIECES} collections; restore parts with --only"
-                ));
-            }
+            refuse_if!(self.pieces.len() > MAX_PIECES => problem,
+                "the dump has more than {MAX_PIECES} collections; restore parts with --only");
         }
         Ok(())
     }

@@ -164,13 +164,9 @@ impl Remembered {
             ));
         }
         let count = arguments.processes();
-        if self.ports.len() != count {
-            return Err(misuse!(
-                "{shown} holds a set of {} members, not of {count}; give the same --members and \
-                 --arbiters, or another --data",
-                self.ports.len()
-            ));
-        }
+        refuse_if!(self.ports.len() != count => misuse,
+            "{shown} holds a set of {} members, not of {count}; give the same --members and \
+             --arbiters, or another --data", self.ports.len());
         let first = self.ports.first().copied().unwrap_or_default();
         match arguments.port {
             Some(port) if port != 0 && port != first => Err(misuse!(
