@@ -39,7 +39,7 @@ pub(crate) fn run() -> Result<String, Failure> {
     Err(fail!("pages and sources disagree:\n  {}", wrong.join("\n  ")))
 }
 
-/// How many hops the walks of a page have, and what is wrong with them.
+/// How many hops the walks of a page have, and their errors.
 fn walks(page: &str, read: impl Fn(&str) -> Option<String>) -> (usize, Vec<String>) {
     let (mut hops, mut wrong) = (0, Vec::new());
     let mut walk = None;
@@ -63,7 +63,7 @@ fn walks(page: &str, read: impl Fn(&str) -> Option<String>) -> (usize, Vec<Strin
     (hops, wrong)
 }
 
-/// What is wrong with the places of one hop: files, each followed by what it has.
+/// The errors in the places of one hop: files, each followed by the names it must hold.
 fn hop_faults(places: &str, read: impl Fn(&str) -> Option<String>) -> Vec<String> {
     let mut wrong = Vec::new();
     // The file that the names belong to: its path, its text, and how many names it got.
@@ -114,7 +114,7 @@ fn has(source: &str, name: &str) -> bool {
     }
 }
 
-/// A page that a source cites, and the anchors of it.
+/// A page that a source cites, and its anchors.
 #[derive(Debug, PartialEq, Eq)]
 struct Citation {
     page: String,
@@ -151,7 +151,7 @@ fn citations(source: &str) -> Vec<Citation> {
     found
 }
 
-/// What is wrong with a citation.
+/// The error of a citation.
 fn fault(citation: &Citation, read: impl Fn(&str) -> Option<String>) -> Option<String> {
     let Citation { page, anchors, numbered } = citation;
     let Some(text) = read(page) else { return Some(format!("there is no {page}")) };

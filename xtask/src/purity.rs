@@ -72,7 +72,7 @@ pub(crate) fn run() -> Result<(), Failure> {
     ))
 }
 
-/// The ways from the top of a tree (lines of depth, space and package) to what is forbidden.
+/// The dependency paths from the root of a tree (lines of depth, space and package) to a forbidden crate.
 fn impure_paths(tree: &str, forbidden: &[&str]) -> Vec<String> {
     let mut path: Vec<&str> = Vec::new();
     let mut found = Vec::new();

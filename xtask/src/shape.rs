@@ -17,7 +17,7 @@ const MAX_FILE_LINES: usize = 800;
 /// The most lines of a function, from its `fn` to its closing brace.
 const MAX_FUNCTION_LINES: usize = 70;
 
-/// What is over a bound today, one `path` or `path function` a line, with the reason after `#`.
+/// The known exceptions, one `path` or `path function` a line, with the reason after `#`.
 const EXCEPTIONS: &str = "xtask/shape-exceptions.txt";
 
 /// Checks every source file that git knows.
@@ -75,7 +75,7 @@ fn leaves_a_test_out(text: &str) -> bool {
     text.lines().any(|line| line.trim_start().starts_with("#[ignore"))
 }
 
-/// The names of what is too long in one file.
+/// The names of the too long functions in one file, and the file itself.
 fn excesses(path: &str, text: &str) -> Vec<String> {
     let lines: Vec<&str> = text.lines().collect();
     let mut found = Vec::new();

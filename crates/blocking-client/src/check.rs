@@ -27,7 +27,7 @@ pub(crate) struct CheckOrder {
     pub(crate) timeout: Option<Duration>,
 }
 
-/// What came of it.
+/// The result of the check.
 pub(crate) struct CheckOutcome {
     pub(crate) input: Input,
     /// The connection had been used before.

@@ -125,7 +125,7 @@ impl Client {
         Ok(client)
     }
 
-    /// What is believed about the deployment now. Does no I/O.
+    /// The current topology description. Does no I/O.
     pub fn topology(&self) -> &Arc<TopologyDescription> {
         self.topology.description()
     }

@@ -90,7 +90,7 @@ impl ConnectionError {
         }
     }
 
-    /// Whether the stream failed, as opposed to what was sent on it.
+    /// Whether the stream failed, rather than a message on it.
     pub fn is_network(&self) -> bool {
         matches!(
             self,

@@ -38,7 +38,7 @@ pub enum DialError {
     Refused {
         /// The server.
         server: ServerAddress,
-        /// Every address that was tried, and what came of it.
+        /// Every address that was tried, and its error.
         attempts: Vec<(String, io::Error)>,
     },
     /// Time ran out before an address took the connection.
@@ -46,7 +46,7 @@ pub enum DialError {
     TimedOut {
         /// The server.
         server: ServerAddress,
-        /// Every address that was tried, and what came of it.
+        /// Every address that was tried, and its error.
         attempts: Vec<(String, io::Error)>,
     },
     /// The TLS handshake failed for a reason of its own: a certificate, a name, a version.

@@ -75,7 +75,7 @@ struct Plan {
     options: WatchOptions,
 }
 
-/// What one step gave.
+/// The result of one step.
 enum Step {
     Change(RawDocumentBuf),
     Nothing,

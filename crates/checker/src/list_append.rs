@@ -25,7 +25,7 @@ use crate::graph::{Cycle, Graph, Relation};
 use crate::history::{Action, History, MicroOperation, Operation, Outcome};
 use crate::verdict::{Anomaly, Step, Verdict};
 
-/// What was promised.
+/// The promised guarantees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Model {
     /// All reads of a transaction see one moment; of two that write the same list, one fails.
@@ -136,7 +136,7 @@ fn check_internal(transaction: &Transaction<'_>, verdict: &mut Verdict) {
     if !transaction.is_ok() {
         return;
     }
-    // What is known of each list: its whole content after a read, or only its end before one.
+    // The known content of each list: all of it after a read, or only its end before one.
     let mut known: BTreeMap<i64, (bool, Vec<i64>)> = BTreeMap::new();
     let mut future: BTreeSet<(i64, i64)> = transaction.appends().collect();
     for step in transaction.steps {

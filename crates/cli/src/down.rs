@@ -20,7 +20,7 @@ const STOP_WITHIN: Duration = Duration::from_secs(20);
 /// How often processes are polled. They are not our children, so the system does not tell us.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
-/// Stops what was named, or the only set that runs.
+/// Stops the named sets, or the only running one.
 pub(crate) fn run(arguments: &DownArguments, screen: &mut Screen) -> Result<Outcome> {
     let running = RunningSet::all()?;
     let chosen = choose(arguments, running)?;

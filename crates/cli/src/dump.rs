@@ -303,7 +303,7 @@ async fn write(
 ) -> Result<(usize, usize)> {
     let Place { database, collection } = &source.place;
     let (mut documents, mut bytes) = (0, 0);
-    // The order of a capped collection is part of it.
+    // Read a capped collection in its stored order, which a restore must keep.
     let by_id =
         source.has_id_index() && !source.metadata.options.get_bool("capped").unwrap_or(false);
     let order = if by_id { Order::Id } else { Order::Stored };

@@ -76,7 +76,7 @@ pub(crate) fn run(arguments: &ImportArguments, screen: &mut Screen) -> Result<Ou
                 Format::Jsonl => read_json(source, &mut filling).await,
                 Format::Csv => read_csv(arguments, source, &mut filling).await,
             };
-            // What comes before a mistake in the file is imported.
+            // Documents before a syntax error are imported.
             let filled = filling.finish().await?;
             read.map(|()| filled)
         };
@@ -121,7 +121,7 @@ fn open(arguments: &ImportArguments, tally: &Arc<Tally>) -> Result<Box<dyn BufRe
     Ok(Box::new(BufReader::new(counted)))
 }
 
-/// Says what is wrong with the file, and what of it is there.
+/// The failure for an error in the file. Documents before the error stay imported.
 fn wrong(what: String) -> Failure {
     problem!("{what}; correct the file: what comes before is imported")
 }
@@ -205,7 +205,7 @@ async fn read_csv(
         }
         let mut document = Document::new();
         for (name, field) in names.iter().zip(record) {
-            // What is empty is not there; an empty text has quotes.
+            // An empty value is a missing field; an empty string has quotes.
             if field.text.is_empty() && !field.quoted {
                 continue;
             }

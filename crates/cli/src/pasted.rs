@@ -104,7 +104,7 @@ pub(crate) fn diagnose(text: &str) -> Diagnosis {
         let found = collect(&matchers, error, Some(&server.address), &mut matched);
         causes.push(found);
         if !error.is_empty() {
-            // What was said about a server is not to be found again without it.
+            // Remove the error of this server, so that it is not matched again without its server.
             rest = rest.replace(error, " ");
         }
     }

@@ -52,7 +52,7 @@ impl Progress {
 }
 
 /// How far the reading of a file is, on a line of stderr that is written over. It is drawn only where
-/// it disturbs nothing: stderr is a terminal, and what is read is not shown on it as well.
+/// it disturbs nothing: stderr is a terminal, and the data is not printed to the same terminal.
 pub(crate) struct Reading {
     whole: Option<u64>,
     read: u64,

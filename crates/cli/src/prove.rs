@@ -236,7 +236,7 @@ fn check_file(file: &Path, arguments: &ProveArguments, screen: &mut Screen) -> R
     Ok(if verdict.is_valid() { Outcome::Fine } else { Outcome::ProblemFound })
 }
 
-/// Says what became of a workload, and keeps its history and the pictures of what is wrong.
+/// Prints the verdict of a workload, and writes its history and the drawings of its anomalies.
 fn tell(
     workload: Workload,
     history: &History,

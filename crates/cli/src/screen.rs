@@ -67,7 +67,7 @@ impl From<ClientError> for Failure {
     }
 }
 
-/// What comes of a step of a command.
+/// The result of a step of a command.
 pub(crate) type Result<T, E = Failure> = std::result::Result<T, E>;
 
 /// A problem that the command met, with a text as of `format!`.

@@ -175,7 +175,7 @@ struct Shell {
 }
 
 impl Shell {
-    /// Does what was typed. Only a failure to write ends the shell.
+    /// Runs the typed line. Only a failure to write ends the shell.
     async fn carry_out(&mut self, wanted: Wanted, screen: &mut Screen) -> Result<()> {
         let done = match wanted {
             Wanted::Nothing | Wanted::More | Wanted::Leave => Ok(()),

@@ -61,7 +61,7 @@ pub(crate) fn stop() -> Result<impl Future<Output = ()>> {
     })
 }
 
-/// SIGUSR2, again and again: the sender wants what was broken to be mended. Fails if the handler
+/// Every SIGUSR2: the sender asks for all faults to be undone. Fails if the handler
 /// cannot be installed.
 pub(crate) fn mend() -> Result<Signal> {
     listen(SignalKind::user_defined2())

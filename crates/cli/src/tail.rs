@@ -50,7 +50,7 @@ pub(crate) fn run(arguments: &TailArguments, screen: &mut Screen) -> Result<Outc
     connect::runtime()?.block_on(connect::with_client(&uri, |_| (), work))
 }
 
-/// What is followed.
+/// The watched deployment, database or collection.
 enum Watched {
     Deployment,
     Database(String),

@@ -75,7 +75,7 @@ pub(crate) enum Input {
         /// What it said.
         told: Told,
     },
-    /// A process that we started, or what became of it.
+    /// The state of a process that `up` started.
     Process { member: ServerAddress, pid: u32, process: Process },
     /// A user acted on the set, here.
     Done {
@@ -109,7 +109,7 @@ pub(crate) enum Told {
 /// A change of primary.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Election {
-    /// When the client learnt of it.
+    /// When the client saw the new primary.
     pub(crate) at: MonotonicTime,
     /// The winner.
     pub(crate) primary: ServerAddress,

@@ -22,7 +22,7 @@ impl<T: fmt::Display> fmt::Display for Foreign<T> {
     }
 }
 
-/// The same at any length, for what is bounded elsewhere.
+/// The same without a bound on the length, for text that is bounded elsewhere.
 pub(crate) struct OneLine<T>(pub(crate) T);
 
 impl<T: fmt::Display> fmt::Display for OneLine<T> {

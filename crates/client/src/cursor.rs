@@ -137,7 +137,7 @@ impl Cursor {
         }
     }
 
-    /// Fetches the next batch. With a deadline, the server waits no longer than is left of it.
+    /// Fetches the next batch. With a deadline, the server waits at most for the remaining time.
     pub(crate) async fn get_more(&mut self, deadline: Option<Deadline>) -> Result<(), Error> {
         // If this fails the cursor is gone, or its server is.
         let Some((id, session)) = self.give_up() else { return Ok(()) };

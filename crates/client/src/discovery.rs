@@ -628,7 +628,7 @@ impl Discovery {
         self.tell_core(&mut state, input);
         state.answering = None;
         let continued = state.continued.take();
-        // What was cancelled in the same breath is not made.
+        // Skip checks that the same step cancelled.
         let current = state.monitors.get(server)?.check.as_ref()?.0;
         continued.filter(|(next, _)| *next == current)
     }

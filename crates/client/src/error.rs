@@ -24,7 +24,7 @@ use crate::handshake::EstablishError;
 use crate::pool::{CheckOutError, Interrupted, PoolOptionsError};
 use crate::tls::TlsError;
 
-/// What stands for words that may repeat a secret.
+/// Replaces text that may contain a secret.
 const REDACTED: &str = "(redacted)";
 
 /// Why an operation failed.

@@ -1,4 +1,4 @@
-//! Pooled connections to one server: how they are made, and what is reported to discovery.
+//! Establishes pooled connections to one server, and reports failures to discovery.
 
 use std::sync::{Arc, Weak};
 

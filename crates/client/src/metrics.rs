@@ -80,7 +80,7 @@ impl Counters {
     }
 }
 
-/// What is counted about one server.
+/// The counters of one server.
 #[derive(Debug, Default)]
 pub(crate) struct ServerCounters {
     checks_started: Counter,
@@ -179,11 +179,11 @@ pub struct Metrics {
     pub selection_wait: Duration,
     /// Changes of the topology.
     pub topology_changes: u64,
-    /// What is counted about each server.
+    /// The counters of each server.
     pub servers: Vec<ServerMetrics>,
 }
 
-/// What is counted about one server, and how it is now.
+/// The counters of one server, and its current state.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ServerMetrics {
     /// The server.

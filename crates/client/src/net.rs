@@ -3,7 +3,7 @@
 //! Owns resolving a server's name, racing its addresses, and the options of the sockets. All
 //! addresses of a name are tried in the manner of "Happy Eyeballs" (RFC 8305): families alternate,
 //! the next attempt starts when the last one has failed or has been silent for 250 ms, and the
-//! first connection wins. TLS is configured by `tls`; what is said over a stream is left to
+//! first connection wins. TLS is configured by `tls`; the messages on a stream are left to
 //! `connection`.
 
 use std::collections::{BTreeMap, VecDeque};

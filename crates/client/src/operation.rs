@@ -37,7 +37,7 @@ use crate::session::{Session, SessionInUse};
 
 pub(crate) use quorate_client_session::{Purpose, Retry, Role};
 
-/// Room in a message for its header and what is added to the command on its way.
+/// Room in a message for its header and for the fields added to the command.
 const MESSAGE_MARGIN: usize = 16 * 1024;
 
 /// Where an operation goes.
@@ -73,7 +73,7 @@ impl Deadline {
         self.at.saturating_duration_since(Instant::now())
     }
 
-    /// `maxTimeMS` for a command that is sent now: what is left, less the time on the wire.
+    /// `maxTimeMS` for a command that is sent now: the remaining time minus the round-trip time.
     pub(crate) fn max_time_ms(self, round_trip: Option<Duration>) -> Result<i64, Error> {
         let left = self.left().saturating_sub(round_trip.unwrap_or_default());
         match i64::try_from(left.as_millis()) {
@@ -517,10 +517,10 @@ fn session_lifetime(description: &TopologyDescription) -> Option<Duration> {
     Some(Duration::from_secs(minutes.saturating_mul(60)))
 }
 
-/// What is added to a command on its way, as a rule: session, cluster time, read preference, `$db`.
+/// The usual size of the added fields: session, cluster time, read preference, `$db`.
 const ADDED_BYTES: usize = 256;
 
-/// A copy of a command with room for what is added to it, so that it does not move as it grows.
+/// A copy of a command with room for the added fields, so that appending does not reallocate.
 fn roomy(body: &RawDocument) -> RawDocumentBuf {
     let mut bytes = Vec::with_capacity(body.as_bytes().len() + ADDED_BYTES);
     bytes.extend_from_slice(body.as_bytes());

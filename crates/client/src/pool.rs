@@ -183,7 +183,7 @@ enum Entry<E: Establish> {
     Waiting(Ticket, oneshot::Receiver<CheckOutResult<E>>),
 }
 
-/// What is left to do once the lock is released, in order.
+/// Effects to run after the lock is released, in order.
 struct Aftermath<E: Establish> {
     /// Most changes answer one caller, or none: that takes no memory.
     answer: Option<(Ticket, CheckOutResult<E>)>,

@@ -1,6 +1,6 @@
 //! TLS for streams, by rustls.
 //!
-//! The configuration is `quorate-tls-config`'s; this file makes a stream of it.
+//! `quorate-tls-config` makes the configuration; this file opens streams with it.
 
 use std::io;
 

@@ -190,7 +190,7 @@ pub struct ChangeStream {
     lost: bool,
 }
 
-/// What one step gave.
+/// The result of one step.
 enum Step {
     Change(RawDocumentBuf),
     Nothing,

@@ -43,7 +43,7 @@ pub type Reason = Box<dyn Error + Send + Sync>;
 /// A result that is an error or a text otherwise.
 pub(crate) type Result<T, E = Reason> = std::result::Result<T, E>;
 
-/// Puts what was tried before the reason why it failed.
+/// Puts the name of the step before the reason of its failure.
 pub(crate) trait Context<T> {
     fn context(self, tried: impl fmt::Display) -> Result<T>;
 }

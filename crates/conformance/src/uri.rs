@@ -17,7 +17,7 @@ pub(crate) fn check(file: &ScenarioFile) -> Result<()> {
     check_cases(file, check_case)
 }
 
-/// Judges the cases under `tests` one by one and gathers what is wrong with each.
+/// Checks the cases under `tests` one by one and collects their failures.
 pub(crate) fn check_cases(file: &ScenarioFile, check_case: fn(&Value) -> Result<()>) -> Result<()> {
     let cases = file.json["tests"].as_array().ok_or("there is no array \"tests\"")?;
     if cases.is_empty() {

@@ -1,4 +1,4 @@
-//! Copying entries and undoing them: the host's side of it.
+//! The host's side of copying entries and rolling them back.
 //!
 //! A process has one worker that changes data. It makes one change after the other, what has gathered
 //! together at once, then forces it to disk, then tells its member. A crash hits it at any of these.

@@ -140,7 +140,7 @@ impl World {
             let session = (bytes.first().copied().unwrap_or(0), bytes.get(1).copied().unwrap_or(0));
             known.insert(session, row.get_i64("txnNum").unwrap_or(-1));
         }
-        // A number may be higher than what is left of it after a rollback.
+        // The stored number may be higher than the last one that survived a rollback.
         let lacking = done.iter().find(|(session, number)| known.get(*session) < Some(*number));
         match lacking {
             Some((session, number)) => {

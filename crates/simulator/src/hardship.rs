@@ -19,7 +19,7 @@ use crate::world::{Happening, World};
 
 /// Makes this luck another one than the world's.
 const LUCK: u64 = 0x0048_4152_4453_4849;
-/// Between two looks at what is due, at least.
+/// The least time between two rounds of periodic work.
 const MAINTENANCE: Duration = Duration::from_secs(1);
 /// Steps of one look.
 const MAX_STEPS: u32 = 100;
@@ -81,7 +81,7 @@ impl World {
         }
     }
 
-    /// A process does what is due now and then: oplogs that are over their size drop what is committed.
+    /// Periodic work of a process: an oplog over its size drops committed entries.
     pub(crate) fn maintain(&mut self, life: Life) {
         if !self.is_alive(life) {
             return;

@@ -32,7 +32,7 @@ fn broken(rule: &str, what: impl std::fmt::Display) -> Judgement {
 pub(crate) struct Life {
     /// Which member.
     pub node: usize,
-    /// Which start of it.
+    /// Which start of the process.
     pub epoch: u64,
 }
 

@@ -1,4 +1,4 @@
-//! One simulated process: a member, its disk, and what is under way between them.
+//! One simulated process: a member, its disk, and the requests in flight between them.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -251,5 +251,5 @@ impl Process {
     }
 }
 
-/// What is told once a change is on disk.
+/// The input for the member once a change is on disk.
 pub(crate) type Told = Option<Box<Input>>;

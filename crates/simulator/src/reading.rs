@@ -68,7 +68,7 @@ struct Waiting {
     settled: Option<(WaiterId, OpTime)>,
 }
 
-/// What one client has seen.
+/// The causal session of one client.
 #[derive(Clone, Debug, Default)]
 struct Session {
     operation_time: Timestamp,

@@ -116,7 +116,7 @@ pub(crate) struct Transactors {
     value: i64,
     next_waiter: u64,
     operations: Vec<Operation>,
-    /// What was committed where in the lists of transactions, by any member. Not all of it lasts.
+    /// The values that transactions committed at each position, on any member. A rollback may undo some.
     written: BTreeMap<OpTime, Vec<i64>>,
     /// Where a transaction was committed last.
     last_written: Option<Life>,

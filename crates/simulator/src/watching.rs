@@ -317,7 +317,7 @@ impl World {
         self.tell_watcher(watcher, input);
     }
 
-    /// Why a watcher does not believe what is true, if one does not.
+    /// Why a watcher's topology is wrong, if one is.
     pub(crate) fn misbelief(&self, leader: usize, config: &ReplicaSetConfig) -> Option<String> {
         // A delayed member is shown to clients as little as a hidden one.
         let shown = |member: &&MemberConfig| !member.hidden && member.secondary_delay_secs == 0;

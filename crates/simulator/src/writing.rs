@@ -161,7 +161,7 @@ impl World {
         self.figures.tried += 1;
         let data = self.nodes[index].data();
         let last = data.map(|data| data.standing().last.op_time).unwrap_or_default();
-        // A write that changed nothing has seen what is there.
+        // A write that changed nothing has read the current value.
         let op_time = reply.map(|reply| reply.op_time.unwrap_or(last));
         let (at, acknowledged) = (op_time.unwrap_or_default(), false);
         let attempt = Attempt { deed, client, op_time: at, majority, acknowledged, session };

@@ -63,7 +63,7 @@ impl Mutant {
         }
     }
 
-    /// What stands in the place of a change: the bug alone, or both with a choice between them.
+    /// The replacement text of a change: the bug alone, or both texts with a switch between them.
     fn replacement(&self, change: &Change) -> String {
         let (name, Change { find, put, .. }) = (&self.name, change);
         if self.alone {

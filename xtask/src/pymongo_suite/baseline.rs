@@ -31,7 +31,7 @@ struct Expectation {
     run_by: RunBy,
 }
 
-/// What is expected, by topology and file.
+/// The expected counts, by topology and file.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Baseline(BTreeMap<(Topology, String), Expectation>);
 

@@ -1,4 +1,4 @@
-//! What one file of tests runs against, in processes of its own.
+//! The deployment that one test file runs against, in processes of its own.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;

@@ -101,7 +101,7 @@ impl Column {
         Self::Up,
     ];
 
-    /// How wide it is; none if that depends on what is in it.
+    /// The fixed width; none if the width depends on the content.
     const fn length(self) -> Option<u16> {
         match self {
             Self::Differs | Self::Glyph => Some(1),
@@ -115,7 +115,7 @@ impl Column {
     }
 }
 
-/// Which columns there are, and how wide those are that depend on what is in them.
+/// The displayed columns, and the widths of those that depend on the content.
 struct Columns {
     shown: Vec<Column>,
     member: u16,

@@ -1,4 +1,4 @@
-//! Colours, and what stands in for them where there are none.
+//! Colours, and the text attributes used on terminals without colours.
 
 use ratatui::style::{Color, Modifier, Style};
 
@@ -28,7 +28,7 @@ impl Palette {
         }
     }
 
-    /// What is well.
+    /// The style of healthy values.
     pub(super) fn fine(self) -> Style {
         self.coloured(Color::Green, Modifier::empty())
     }
@@ -38,27 +38,27 @@ impl Palette {
         self.coloured(Color::Yellow, Modifier::BOLD)
     }
 
-    /// What is wrong.
+    /// The style of problems.
     pub(super) fn problem(self) -> Style {
         self.coloured(Color::Red, Modifier::BOLD)
     }
 
-    /// What is worth knowing.
+    /// The style of notices.
     pub(super) fn note(self) -> Style {
         self.coloured(Color::Cyan, Modifier::empty())
     }
 
-    /// What stands out.
+    /// The style of emphasized text.
     pub(super) fn strong(self) -> Style {
         Style::new().add_modifier(Modifier::BOLD)
     }
 
-    /// What stands back.
+    /// The style of dimmed text.
     pub(super) fn quiet(self) -> Style {
         Style::new().add_modifier(Modifier::DIM)
     }
 
-    /// What is chosen.
+    /// The style of the selected row.
     pub(super) fn selected(self) -> Style {
         Style::new().add_modifier(Modifier::REVERSED)
     }

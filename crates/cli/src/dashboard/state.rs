@@ -108,7 +108,7 @@ impl Dashboard {
         }
     }
 
-    /// What is to be drawn: the present, or the moment of the pause.
+    /// The view to draw: the current one, or the one at the pause.
     pub(super) fn shown<'a>(
         &'a self,
         view: &'a View,
@@ -130,7 +130,7 @@ impl Dashboard {
         self.message = Some((now, message));
     }
 
-    /// What is being told.
+    /// The displayed message.
     pub(super) fn message(&self, now: MonotonicTime) -> Option<&str> {
         let (at, message) = self.message.as_ref()?;
         (now.since(*at) < MESSAGE_STAYS).then_some(message)

@@ -99,7 +99,7 @@ impl Examination {
 
 #[cfg(test)]
 impl Examination {
-    /// A deployment of which nothing was asked, for tests of what is said about it.
+    /// An examination without any answer, for tests of the printed text.
     #[allow(clippy::unwrap_used, reason = "a panic is the report of a test")]
     pub(crate) fn unasked(uri: &str) -> Self {
         let uri = ConnectionString::parse(uri).unwrap();

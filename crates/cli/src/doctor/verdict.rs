@@ -1,6 +1,6 @@
 //! The verdict: whether reads and writes work right now, why not, and what to type first.
 //!
-//! A function of what was seen and of the findings. Told before everything else.
+//! Computed from the examination and its findings, and printed first.
 
 use std::io;
 

@@ -135,7 +135,7 @@ async fn ask(uri: &ConnectionString, member: &ServerAddress, command: RawDocumen
 mod tests {
     use super::*;
 
-    /// A member that has just come back wins the election if it is not told to stay out of it.
+    /// A member that has just restarted wins the election unless it is frozen.
     #[test]
     fn every_other_member_that_may_stand_is_kept_from_it() {
         let address = |port: u16| -> ServerAddress { format!("m:{port}").parse().unwrap() };

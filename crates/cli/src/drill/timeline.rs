@@ -83,7 +83,7 @@ impl Timeline {
         self.first_write.is_some()
     }
 
-    /// Takes note of what the client believes now. Returns what is new.
+    /// Records the client's current view. Returns the new events.
     pub(super) fn observe(
         &mut self,
         now: MonotonicTime,

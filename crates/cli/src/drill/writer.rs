@@ -140,10 +140,10 @@ impl Writer {
         self.written.lock().last_error.clone()
     }
 
-    /// Ends the work and tells what was done.
+    /// Stops the writers and returns their counts.
     pub(super) async fn stop(mut self) -> Written {
         self.stop.send_replace(true);
-        // A write that hangs is not acknowledged, whatever becomes of it.
+        // A hanging write counts as not acknowledged.
         let _ = tokio::time::timeout(STOP_WITHIN, &mut self.task).await;
         self.task.abort();
         self.written.lock().clone()

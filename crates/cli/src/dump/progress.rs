@@ -42,7 +42,7 @@ pub(crate) struct Left {
 }
 
 impl Left {
-    /// Reads what is left in a directory; none if that is no dump of this kind.
+    /// Reads the progress file of a directory; none if the directory holds no resumable dump.
     pub(crate) fn read(growing: &Path, gzip: bool, oplog: bool) -> Option<Self> {
         let text = fs::read_to_string(growing.join(NAME)).ok()?;
         // A line that was cut by the end of a run is passed over.
@@ -85,7 +85,7 @@ fn whole(line: &Value) -> Option<(Place, Whole)> {
     Some((place, whole))
 }
 
-/// Writes down what is finished.
+/// Saves the finished collections.
 pub(crate) struct Progress {
     path: PathBuf,
     file: Lock<File>,

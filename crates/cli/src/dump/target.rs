@@ -112,7 +112,7 @@ impl Target {
         }
     }
 
-    /// Writes what is known of a collection besides its documents. An archive has it at its beginning.
+    /// Writes the metadata of a collection. An archive has all metadata at its beginning.
     fn metadata(&self, source: &Source) -> Result<()> {
         let Self::Directory { growing, gzip, .. } = self else { return Ok(()) };
         let write = || {
@@ -155,7 +155,7 @@ fn documents_of(growing: &Path, gzip: bool, source: &Source) -> PathBuf {
     growing.join(&source.place.database).join(named(&stem, ".bson", gzip))
 }
 
-/// The file of what is known of a collection besides its documents.
+/// The metadata file of a collection.
 fn metadata_of(growing: &Path, gzip: bool, source: &Source) -> PathBuf {
     let stem = layout::stem(&source.place.collection);
     growing.join(&source.place.database).join(named(&stem, ".metadata.json", gzip))

@@ -236,7 +236,7 @@ impl Faults {
     async fn undo(&self, broken: &Broken, target: &str) -> bool {
         let Some(set) = self.running() else { return true };
         match broken {
-            // The keeper starts what is missing.
+            // The keeper restarts missing members.
             Broken::Killed => {
                 set.keeper.signal(Signal::USR2);
             }

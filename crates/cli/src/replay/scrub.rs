@@ -1,6 +1,6 @@
 //! A recording on the screen, scrubbed back and forth.
 //!
-//! What keys do and what is drawn are pure, and tested without a terminal. The steps are those of the
+//! Key handling and drawing are pure functions, and tested without a terminal. The steps are those of the
 //! page: the input, what followed, and the client's belief beside each member's last word.
 
 use ratatui::Frame;

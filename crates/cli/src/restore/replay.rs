@@ -1,4 +1,4 @@
-//! The changes of `oplog.bson`, applied to what was restored.
+//! Applies the changes of `oplog.bson` to the restored data.
 //!
 //! A dump reads its collections one after the other while they change. Applying the changes of that
 //! time in their order brings all of them to the moment at which the dump ended. Documents are written
@@ -325,7 +325,7 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// Writes what is pending. Returns how many changes were applied.
+    /// Writes the pending changes. Returns how many were applied.
     pub(super) async fn finish(mut self) -> Result<usize> {
         self.flush().await?;
         Ok(self.applied)

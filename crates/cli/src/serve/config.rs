@@ -146,7 +146,7 @@ fn check(key: &str, option: &str) -> Result<(), String> {
             let reason = rendered.lines().next().unwrap_or_default();
             Err(format!("{key}: {}", reason.trim_start_matches("error: ")))
         }
-        // What is missing beside one key may stand in another.
+        // Ignore other errors: an option that this one requires may be set by another key.
         _ => Ok(()),
     }
 }

@@ -22,9 +22,9 @@ pub(super) enum Key {
     Cancel,
     /// Ctrl-D: the end, on an empty line.
     Leave,
-    /// Ctrl-U: forget what is before the cursor.
+    /// Ctrl-U: delete the text before the cursor.
     CutBefore,
-    /// Ctrl-K: forget what is after it.
+    /// Ctrl-K: delete the text after the cursor.
     CutAfter,
     /// Ctrl-W: forget the word before it.
     CutWord,

@@ -20,7 +20,7 @@ pub(super) enum Wanted {
     Leave,
     /// JavaScript, for another program.
     JavaScript,
-    /// Something else, and what is wrong with it.
+    /// Invalid input, and the reason.
     Wrong(String),
 }
 

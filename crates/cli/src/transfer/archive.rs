@@ -40,7 +40,7 @@ pub(crate) struct Writer {
 }
 
 impl Writer {
-    /// Writes what comes before the blocks.
+    /// Writes the header before the blocks.
     pub(crate) fn begin(
         mut out: Box<dyn Write + Send>,
         jobs: u8,
@@ -131,7 +131,7 @@ pub(crate) struct Reader {
     pub(crate) collections: Vec<(Place, Metadata)>,
 }
 
-/// What comes next in an archive.
+/// The next item of an archive.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Next {
     /// The following documents are of this collection.
@@ -144,7 +144,7 @@ pub(crate) enum Next {
 }
 
 impl Reader {
-    /// Reads what comes before the blocks. Fails if it is no archive.
+    /// Reads the header before the blocks. Fails if the input is no archive.
     pub(crate) fn open(mut source: Box<dyn Read + Send>) -> io::Result<Self> {
         let mut magic = [0; 4];
         if !fill_or_end(&mut source, &mut magic)? || magic != MAGIC {
@@ -174,7 +174,7 @@ impl Reader {
         Ok(Self { source, collections })
     }
 
-    /// What comes next. `within` says whether a block has begun and not ended.
+    /// The next item. `within` says whether a block has begun and not ended.
     pub(crate) fn next(&mut self, within: &mut bool) -> io::Result<Next> {
         loop {
             let mut length = [0; 4];

@@ -140,7 +140,7 @@ pub(crate) fn read_rest(source: &mut dyn Read, length: [u8; 4]) -> io::Result<Ra
     RawDocumentBuf::from_bytes(bytes).map_err(|error| wrong(error.to_string()))
 }
 
-/// Fills the buffer. False if there was nothing at all; an error if there was a part of it.
+/// Fills the buffer. False at the end of the file; an error if the file ends within the buffer.
 pub(crate) fn fill_or_end(source: &mut dyn Read, buffer: &mut [u8]) -> io::Result<bool> {
     let mut filled = 0;
     while filled < buffer.len() {

@@ -27,7 +27,7 @@ pub(crate) struct Tally {
     whole: AtomicU64,
 }
 
-/// Counts what is read, so that progress shows also where the file is compressed.
+/// Counts the bytes read from the file, so that progress is correct for compressed files too.
 pub(crate) struct Counting<R> {
     pub(crate) inner: R,
     pub(crate) tally: Arc<Tally>,

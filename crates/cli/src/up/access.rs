@@ -49,7 +49,7 @@ pub(super) struct Access {
 }
 
 impl Access {
-    /// Makes what is wanted and not there yet. `known` is the password that an earlier run made.
+    /// Creates the wanted files that do not exist yet. `known` is the password that an earlier run made.
     pub(super) fn prepare(
         data: Option<&Path>,
         auth: bool,

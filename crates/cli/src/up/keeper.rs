@@ -70,7 +70,7 @@ impl Actions for Handle {
     }
 }
 
-/// Asks a member to hand over, and tells what came of it.
+/// Asks a member to step down, and returns the outcome as text.
 pub(crate) async fn step_down(
     member: &ServerAddress,
     set: &RunningSet,
@@ -143,7 +143,7 @@ impl Keeper {
             "member {id} ({host}) is gone: {how}")
     }
 
-    /// Notes every member that has ended by now, so that what is asked for next finds it gone.
+    /// Records every member that has exited, so that the next action sees it as gone.
     async fn note_exits(&mut self, screen: &mut Screen) -> Result<()> {
         self.members.settle().await;
         while let Some(exit) = self.members.exited() {
@@ -171,12 +171,12 @@ impl Keeper {
             screen.tell("action", fields, text)?;
             self.save()?;
         }
-        // Ignore send errors: the receiver may be gone, and it was done all the same.
+        // Ignore send errors: the receiver may be gone, and the action is done.
         let _ = answer.send(done);
         Ok(())
     }
 
-    /// Undoes whatever was done to any member.
+    /// Undoes the faults of all members.
     async fn mend_all(&mut self, screen: &mut Screen) -> Result<()> {
         // A drill has killed a process and asks for it: on a busy machine both are news at once.
         self.note_exits(screen).await?;

@@ -136,7 +136,7 @@ impl Member {
         !self.is_gone() && self.identity.signal(Signal::KILL)
     }
 
-    /// Undoes what was done to it. False if nothing was.
+    /// Undoes the fault of this member. False if it had none.
     pub(super) async fn mend(&mut self) -> Result<bool> {
         match self.condition {
             Process::Running => Ok(false),

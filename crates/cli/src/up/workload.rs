@@ -134,7 +134,7 @@ fn described(topology: &TopologyDescription) -> String {
 mod tests {
     use super::*;
 
-    /// A busy machine writes slowly all the time; only what stands out is printed.
+    /// A busy machine writes slowly all the time, so only outliers are printed.
     #[test]
     fn a_gap_is_judged_by_the_writers_own_pace() {
         let millis = Duration::from_millis;

@@ -29,7 +29,7 @@ pub(crate) struct SetStatus {
     pub(crate) members: Vec<MemberStatus>,
 }
 
-/// What one member thinks of another, or of itself.
+/// One member's view of another member or of itself.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct MemberStatus {
     pub(crate) address: ServerAddress,
@@ -80,7 +80,7 @@ pub(crate) struct MemberSettings {
     pub(crate) priority: f64,
     /// Whether it only votes.
     pub(crate) arbiter_only: bool,
-    /// Whether clients are not told of it.
+    /// Whether the member is hidden from clients.
     pub(crate) hidden: bool,
 }
 

@@ -1,4 +1,4 @@
-//! What is shown of each member and of the set, worked out when it is drawn.
+//! The displayed state of each member and of the set, computed on every draw.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -63,7 +63,7 @@ pub(crate) struct MemberSummary<'a> {
     pub(crate) priority: Option<f64>,
     /// Whether it only votes; by the configuration, or else by its state.
     pub(crate) is_arbiter: Option<bool>,
-    /// Whether clients are not told of it.
+    /// Whether the member is hidden from clients.
     pub(crate) hidden: bool,
     pub(crate) sync_source: Option<ServerAddress>,
     /// The client's pool for it.
@@ -262,7 +262,7 @@ impl View {
         let holds_data = own_type != Some(ServerType::RsArbiter)
             && !settings.is_some_and(|settings| settings.arbiter_only);
         let belief = member.belief.as_deref();
-        // What one member says of all at once is comparable; a hello of each is not.
+        // Positions in one member's reply are comparable; positions of separate hellos are not.
         let told = judged.filter(|_| holds_data);
         let lag = told.and_then(|told| {
             let behind = newest?.as_millis().saturating_sub(told.op_time_date?.as_millis());

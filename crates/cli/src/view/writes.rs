@@ -41,7 +41,7 @@ impl Gap {
     }
 }
 
-/// What is known of the writes.
+/// The record of the writes.
 #[derive(Clone, Debug)]
 pub(crate) struct Writes {
     last_acknowledged: Option<MonotonicTime>,
@@ -117,7 +117,7 @@ impl Writes {
     pub(crate) fn advance(&mut self, now: MonotonicTime) {
         let Some(began) = &mut self.second_began else { return };
         let passed = now.since(*began).as_secs();
-        // More than the ring holds would only push out what was just pushed.
+        // More entries than the ring holds would overwrite each other.
         for _ in 0..passed.min(MAX_SECONDS as u64) {
             self.seconds.push(0);
         }

@@ -1,6 +1,6 @@
 //! The notes of a watcher about a client: every input of its core into a file, every event for a teller.
 //!
-//! A tap sees both in order, so what is recorded is exactly what was watched.
+//! A tap sees both in order, so the recording equals the watched events.
 
 use std::io;
 use std::sync::{Arc, OnceLock};

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::path::Path;
 
-/// Writes a recording. Each line is written at once: what was seen before a crash is kept.
+/// Writes a recording. Each line is written unbuffered, so a crash loses no earlier line.
 #[derive(Debug)]
 pub(super) struct Recorder {
     file: File,

@@ -33,7 +33,7 @@ pub(super) fn find(path: &str) -> Option<Asset> {
 mod tests {
     use super::*;
 
-    /// The policy forbids what is not from here, so a forgotten file would be a page that is broken.
+    /// The content security policy blocks other origins, so a missing file breaks the page.
     #[test]
     fn whatever_the_page_names_is_there_and_nothing_is_elsewhere() {
         let names = regex_lite::Regex::new(r#"(?:href|src)="(/[^"]*)"|from "(/[^"]*)""#).unwrap();

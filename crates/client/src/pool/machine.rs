@@ -463,7 +463,7 @@ impl PoolMachine {
         self.serve(now);
     }
 
-    /// Closes the pool for good. What is in use is closed when it comes back.
+    /// Closes the pool for good. Connections in use are closed when they are checked in.
     pub(super) fn close(&mut self, now: MonotonicTime) {
         if self.state == PoolState::Closed {
             return;
@@ -603,7 +603,7 @@ impl PoolMachine {
         }
     }
 
-    /// Interrupts what was made before this clear: operations fail, pending connections close.
+    /// Interrupts connections made before this clear: operations fail, pending connections close.
     fn interrupt_stale(&mut self, now: MonotonicTime) {
         let generation = self.generation;
         for (&connection, member) in &self.members {

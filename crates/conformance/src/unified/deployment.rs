@@ -27,7 +27,7 @@ const KEY: &str = "members of a test know each other";
 const USER: &str = "tester";
 const PASSWORD: &str = "secret";
 
-/// What is started.
+/// The kind of deployment to start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Shape {
     /// The word of the test format.

@@ -117,7 +117,7 @@ impl EventLog {
             _ => return None,
         };
         let hello = name.eq_ignore_ascii_case("hello") || name.eq_ignore_ascii_case("ismaster");
-        // What was said in a hello that logs in is taken out before the event.
+        // A hello with speculative authentication is redacted before the event.
         let secret = match hello {
             true => failed || content.is_some_and(|told| told.is_empty()),
             false => is_sensitive(name, &bson::RawDocumentBuf::new()),

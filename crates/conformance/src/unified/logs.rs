@@ -41,7 +41,7 @@ pub(super) struct Message {
 pub(super) struct Recording;
 
 impl Recording {
-    /// Starts keeping. What was kept is forgotten unless another test records as well.
+    /// Starts recording. Earlier records are dropped unless another test records as well.
     pub(super) fn start() -> Result<Self> {
         static INSTALLED: OnceLock<bool> = OnceLock::new();
         if !INSTALLED.get_or_init(|| set_global_default(Ear).is_ok()) {

@@ -392,7 +392,7 @@ fn save(entities: &Entities, name: &str, outcome: Outcome) -> Result<()> {
     entities.insert(name, entity)
 }
 
-/// Judges what is expected after the operations.
+/// Checks the expected events, logs and documents after the operations.
 async fn judge(running: &Running, test: &Document) -> Result<()> {
     let matcher = Matcher { lookup: &running.entities };
     for expected in list(test, "expectEvents")? {

@@ -99,7 +99,7 @@ impl Question {
                 "limit": 1, "singleBatch": true, "$db": "local",
                 "$readPreference": { "mode": "secondaryPreferred" },
             },
-            // Only what is shown: some sections take long to make.
+            // Request only the displayed sections: some are slow to produce.
             Self::Counters => rawdoc! {
                 "serverStatus": 1, "repl": 0, "metrics": 0, "locks": 0, "wiredTiger": 0,
                 "tcmalloc": 0, "$db": "admin",
@@ -184,7 +184,7 @@ impl Asker {
         let Manner { connector, handshake, limit } = &*self.manner;
         let opened = handshake.open(connector, &self.address, Some(*limit)).await;
         let opened = match opened {
-            // The server answers, and only the login is wrong: what it tells without a login is shown.
+            // Only the login fails: connect without one, and show what the server answers then.
             Err(EstablishError::Authentication(error)) => {
                 let why = format!("the login is refused: {}", error.cause);
                 self.tell(Told::Login(Foreign(why).to_string()));
