@@ -209,8 +209,8 @@ impl Usage {
     pub(crate) fn latencies(&self, histograms: bool) -> Document {
         let mut told = Document::new();
         for (class, name) in Class::ALL {
-            let figures = self.0.get();
-            let sum = |figures: &Box<Figures>| figures.sum(|kind| kind.class() == class);
+            let figures = self.0.get().map(|figures| &**figures);
+            let sum = |figures: &Figures| figures.sum(|kind| kind.class() == class);
             let (latency, operations) = figures.map_or((0, 0), sum);
             let mut of_class = doc! { "latency": latency, "ops": operations };
             if histograms {
