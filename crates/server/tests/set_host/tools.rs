@@ -6,7 +6,7 @@ use crate::set::Set;
 
 #[test]
 fn the_time_of_commands_is_measured_and_told() {
-    let mut set = Set::initiated(1);
+    let set = Set::initiated(1);
     set.insert(0, doc! { "_id": 1 }, Bson::Int32(1)).unwrap();
     set.ok(0, doc! { "find": "c", "$db": "db" });
     let reply = set.ok(0, doc! { "top": 1 });
