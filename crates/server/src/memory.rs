@@ -260,6 +260,11 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_program_without_our_allocator_does_not_name_it() {
+        assert_eq!(allocator_name(), "system");
+    }
+
+    #[test]
     fn memory_is_given_back_after_growth_after_large_operations_and_from_time_to_time() {
         let mebibyte = 1 << 20;
         let after = |resident, pause| FreedMemory { start: 0, looks: 0, pause, resident, held: 0 };

@@ -44,9 +44,9 @@ fn the_machine_and_the_role_are_told() {
     let repl = status.get_document("repl").unwrap();
     assert!(repl.get_bool("ismaster").unwrap(), "mongostat looks here for a primary");
     assert!(repl.get_bool("isWritablePrimary").unwrap());
-    // This test program has the allocator of the system.
+    // Members are processes of their own, of the program that serves.
     let build = set.ok(0, doc! { "buildInfo": 1 });
-    assert_eq!(build.get_str("allocator").unwrap(), "system");
+    assert_eq!(build.get_str("allocator").unwrap(), "mimalloc");
 }
 
 /// Commands that the process or the set answers are not run either.
