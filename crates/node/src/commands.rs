@@ -443,6 +443,9 @@ pub(crate) static TABLE: &[CommandFacts] = &[
     set_command("replSetGetConfig", "the configuration of the set")
         .inspects(ClusterMonitor)
         .fields(&["commitmentStatus"]),
+    command("connPoolStats", outside::no_connections, "connections to other members")
+        .inspects(ClusterMonitor)
+        .answered_by(ReplicaSet),
     set_command("quorateExplainElection", "why there is or is not a primary")
         .inspects(ClusterMonitor),
     set_command("replSetGetRBID", "how often this member rolled back").between_members(),

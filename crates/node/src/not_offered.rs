@@ -13,7 +13,6 @@ const NOT_OFFERED: &[(&str, &str)] = &[
     ("clone", "use quorate dump and quorate restore"),
     ("cloneCollectionAsCapped", "create a capped collection and fill it with $merge"),
     ("compact", "space is given back in the background"),
-    ("connPoolStats", "serverStatus shows the connections"),
     ("convertToCapped", "create a capped collection and fill it with $merge"),
     ("copydb", "use quorate dump and quorate restore"),
     ("createRole", "give users the built-in roles"),

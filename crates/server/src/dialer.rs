@@ -13,6 +13,7 @@ use quorate_wire::{Decoder, MsgFlags, MsgWriter, Payload, RequestId};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::net::{Stream, TcpStream};
+use crate::outgoing::Outgoing;
 use crate::security::Security;
 
 /// Steps of one login. SCRAM takes three, each with a key derivation at most.
@@ -22,15 +23,26 @@ const MAX_STEPS: usize = 16;
 #[derive(Clone)]
 pub(crate) struct Dialer {
     security: Arc<Security>,
+    outgoing: Arc<Outgoing>,
 }
 
 impl Dialer {
     pub(crate) fn new(security: Arc<Security>) -> Self {
-        Self { security }
+        Self { security, outgoing: Arc::default() }
+    }
+
+    /// The connections that it has opened.
+    pub(crate) fn outgoing(&self) -> &Outgoing {
+        &self.outgoing
     }
 
     /// Opens a connection. A reply is awaited for every request, so nothing is gained by delaying it.
     pub(crate) async fn connect(&self, address: &ServerAddress) -> io::Result<Stream> {
+        let stream = self.call(address).await?;
+        Ok(self.outgoing.count(address, stream))
+    }
+
+    async fn call(&self, address: &ServerAddress) -> io::Result<Stream> {
         let port = address.port().unwrap_or(quorate_protocol::DEFAULT_PORT);
         let socket = TcpStream::connect((address.host(), port)).await?;
         socket.set_nodelay(true)?;

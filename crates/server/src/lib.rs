@@ -30,6 +30,7 @@ mod logging;
 mod member_connection;
 mod memory;
 mod net;
+mod outgoing;
 mod patience;
 mod privacy;
 mod replica_set;

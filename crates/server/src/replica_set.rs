@@ -276,6 +276,7 @@ impl ReplicaSet {
                 };
                 self.inspect(rollback_id).await
             }
+            "connPoolStats" => Ok(self.dialer.outgoing().document()),
             "quorateExplainElection" => self.inspect(status::explanation_document).await,
             _ => match commands::request(&command.body.to_document())? {
                 Ok(request) => self.ask(request).await,

@@ -49,6 +49,19 @@ fn the_machine_and_the_role_are_told() {
     assert_eq!(build.get_str("allocator").unwrap(), "mimalloc");
 }
 
+/// The manual, "connPoolStats": the connections to other members. A set of one has none.
+#[test]
+fn connections_to_other_members_are_told() {
+    let alone = Set::initiated(1);
+    let told = alone.ok(0, doc! { "connPoolStats": 1 });
+    assert_eq!(told.get_i32("totalInUse").unwrap(), 0, "{told}");
+    let set = Set::initiated(2);
+    let told = set.ok(0, doc! { "connPoolStats": 1 });
+    let hosts = told.get_document("hosts").unwrap();
+    let other = hosts.get_document(set.host(1).as_str()).unwrap();
+    assert!(other.get_i32("inUse").unwrap() > 0 && other.get_i64("created").unwrap() > 0);
+}
+
 /// Commands that the process or the set answers are not run either.
 #[test]
 fn a_command_whose_help_is_asked_for_does_nothing() {
