@@ -26,7 +26,7 @@ use crate::context::Now;
 use crate::error::{CommandError, ErrorCode, Result};
 use crate::fields::{to_raw, whole_number};
 use crate::index_keys::IndexField;
-use crate::namespace::Namespace;
+use crate::namespace::{Names, Namespace};
 use crate::plan::same_key;
 use crate::scheduling::has_repetition;
 use crate::usage::Usage;
@@ -424,7 +424,7 @@ impl Catalog {
         ident
     }
 
-    pub(crate) fn get(&self, namespace: &Namespace) -> Option<&Arc<Collection>> {
+    pub(crate) fn get(&self, namespace: &dyn Names) -> Option<&Arc<Collection>> {
         self.collections.get(namespace)
     }
 

@@ -3,6 +3,8 @@
 //! Owns which names are allowed. The rules are those of the server on a case-sensitive file system;
 //! the characters it refuses for the sake of Windows paths are refused too.
 
+use std::borrow::Borrow;
+use std::cmp::Ordering;
 use std::fmt;
 
 use crate::error::{CommandError, ErrorCode, Result};
@@ -72,6 +74,50 @@ impl Namespace {
     /// Whether clients may not write to it.
     pub(crate) fn is_system(&self) -> bool {
         self.collection.starts_with("system.")
+    }
+}
+
+/// The names of a database and of a collection in it, wherever they are kept: a map is searched with them without a copy.
+pub(crate) trait Names {
+    fn names(&self) -> (&str, &str);
+}
+
+impl Names for Namespace {
+    fn names(&self) -> (&str, &str) {
+        (&self.database, &self.collection)
+    }
+}
+
+impl Names for (&str, &str) {
+    fn names(&self) -> (&str, &str) {
+        *self
+    }
+}
+
+// The order of a `Namespace`, which a search in a map relies on.
+impl Ord for dyn Names + '_ {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.names().cmp(&other.names())
+    }
+}
+
+impl PartialOrd for dyn Names + '_ {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for dyn Names + '_ {
+    fn eq(&self, other: &Self) -> bool {
+        self.names() == other.names()
+    }
+}
+
+impl Eq for dyn Names + '_ {}
+
+impl<'a> Borrow<dyn Names + 'a> for Namespace {
+    fn borrow(&self) -> &(dyn Names + 'a) {
+        self
     }
 }
 

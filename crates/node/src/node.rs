@@ -33,7 +33,7 @@ use crate::fail_points::{FailPoints, Injection, MachineFaults};
 use crate::generator::Generator;
 use crate::index_sizes::IndexSizes;
 use crate::moments::{Moment, Moments, not_committed, not_kept};
-use crate::namespace::Namespace;
+use crate::namespace::{Names, Namespace};
 use crate::operations::{Connected, Operations, Progress, Registered};
 use crate::places::Places;
 use crate::profile::Profiler;
@@ -611,7 +611,7 @@ impl Node {
     }
 
     /// Does something with a collection as it is, if it is there.
-    pub(crate) fn with_collection(&self, namespace: &Namespace, run: impl FnOnce(&Collection)) {
+    pub(crate) fn with_collection(&self, namespace: &dyn Names, run: impl FnOnce(&Collection)) {
         let catalog = self.catalog.read().unwrap_or_else(PoisonError::into_inner);
         if let Some(collection) = catalog.get(namespace) {
             run(collection);

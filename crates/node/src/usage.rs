@@ -12,7 +12,6 @@ use std::time::Duration;
 use bson::{Bson, Document, doc};
 
 use crate::command_table::{Access, CommandFacts, Effect};
-use crate::namespace::Namespace;
 use crate::node::Node;
 use crate::operations::Registered;
 
@@ -250,7 +249,10 @@ impl Node {
 }
 
 /// The collection that a command is about.
-fn collection_of(registered: &Registered, facts: &CommandFacts) -> Option<Namespace> {
+fn collection_of<'r>(
+    registered: &'r Registered,
+    facts: &CommandFacts,
+) -> Option<(&'r str, &'r str)> {
     // The first field of these names a user or a role, or nothing that has figures.
     if facts.effect == Effect::Inspects || facts.access == Access::UserAdmin {
         return None;
@@ -260,8 +262,7 @@ fn collection_of(registered: &Registered, facts: &CommandFacts) -> Option<Namesp
         "getMore" => command.get_str("collection").ok(),
         _ => command.first_text(),
     };
-    let (database, collection) = (command.database().to_owned(), collection?.to_owned());
-    Some(Namespace { database, collection })
+    Some((command.database(), collection?))
 }
 
 #[cfg(test)]
