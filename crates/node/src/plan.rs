@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use bson::{Bson, Document};
 use quorate_query::matcher::{Bounds, Interval, Matcher};
+use quorate_query::value::ValueRef;
 use quorate_storage::key::{FieldOrder, KeyError, RecordId, append_value};
 use quorate_storage::{Direction, KeyRange};
 
@@ -217,7 +218,7 @@ fn candidate<'a>(
     }
     let leading_points = bounds
         .iter()
-        .take_while(|bounds| bounds.as_ref().is_some_and(|bounds| bounds.points().is_some()))
+        .take_while(|bounds| bounds.as_ref().is_some_and(|bounds| bounds.point_count().is_some()))
         .count();
     let range = bounds.get(leading_points).is_some_and(Option::is_some);
     let sorted = question.sort.and_then(|sort| sort_direction(index, &bounds, sort));
@@ -239,7 +240,7 @@ fn sort_direction(index: &Index, bounds: &[Option<Bounds>], sort: &Document) -> 
         return None;
     }
     let single = |bounds: &Option<Bounds>| {
-        bounds.as_ref().is_some_and(|b| b.points().is_some_and(|points| points.len() == 1))
+        bounds.as_ref().is_some_and(|bounds| bounds.point_count() == Some(1))
     };
     let (first, _) = sort.iter().next()?;
     let start = index.paths.iter().position(|path| path.as_str() == first)?;
@@ -270,11 +271,11 @@ fn index_keys(index: &Index, bounds: &[Option<Bounds>]) -> Result<IndexKeys> {
     let mut fixed = 0;
     for (field, bounds) in index.fields.iter().zip(bounds) {
         let Some(bounds) = bounds else { break };
-        let points = bounds
-            .points()
-            .filter(|points| index.is_id() || points.len() * prefixes.len() <= MAX_RANGES);
-        match points {
-            Some(points) => prefixes = extended(&prefixes, field.order, &points)?,
+        let count = bounds
+            .point_count()
+            .filter(|count| index.is_id() || count * prefixes.len() <= MAX_RANGES);
+        match count {
+            Some(count) => prefixes = extended(&prefixes, field.order, (bounds, count))?,
             None => {
                 return interval_ranges(&prefixes, field.order, bounds).map(IndexKeys::Ranges);
             }
@@ -290,13 +291,13 @@ fn index_keys(index: &Index, bounds: &[Option<Bounds>]) -> Result<IndexKeys> {
 fn extended(
     prefixes: &[Vec<u8>],
     order: FieldOrder,
-    points: &[&Bson],
+    (bounds, count): (&Bounds, usize),
 ) -> Result<Vec<Vec<u8>>, KeyError> {
-    let mut result = Vec::with_capacity(prefixes.len() * points.len());
+    let mut result = Vec::with_capacity(prefixes.len() * count);
     for prefix in prefixes {
-        for point in points {
+        for point in bounds.points() {
             let mut key = prefix.clone();
-            append_value(&mut key, point, order)?;
+            append_value(&mut key, &point, order)?;
             result.push(key);
         }
     }
@@ -337,16 +338,16 @@ fn interval_range(
     interval: &Interval,
 ) -> Result<KeyRange, KeyError> {
     let (low, high) = match order {
-        FieldOrder::Ascending => (&interval.lower, &interval.upper),
-        FieldOrder::Descending => (&interval.upper, &interval.lower),
+        FieldOrder::Ascending => (interval.lower(), interval.upper()),
+        FieldOrder::Descending => (interval.upper(), interval.lower()),
     };
     let whole = KeyRange::prefix(prefix);
-    let key = |value: &Bson| {
+    let key = |value: ValueRef<'_>| {
         let mut key = prefix.to_vec();
-        append_value(&mut key, value, order)?;
+        append_value(&mut key, &value.to_bson(), order)?;
         Ok::<_, KeyError>(key)
     };
-    let after = |value: &Bson| Ok::<_, KeyError>(KeyRange::prefix(&key(value)?).end);
+    let after = |value: ValueRef<'_>| Ok::<_, KeyError>(KeyRange::prefix(&key(value)?).end);
     let start = match low {
         Bound::Included(value) => Bound::Included(key(value)?),
         Bound::Excluded(value) => match after(value)? {

@@ -3,6 +3,7 @@
 //! This module owns the comparison order, the canonical key used for grouping, dotted paths, type
 //! names and number arithmetic. It leaves operators to `matcher`, `update` and `expression`.
 
+pub(crate) mod compact;
 pub(crate) mod compare;
 pub(crate) mod decimal;
 mod decimal_wide;

@@ -3,6 +3,7 @@
 use bson::{Bson, Document, doc};
 use quorate_query::matcher::{Bounds, Interval, Matcher};
 use quorate_query::pipeline::Pipeline;
+use quorate_query::value::ValueRef;
 use quorate_storage::Direction;
 use std::ops::Bound;
 use std::sync::Arc;
@@ -379,12 +380,12 @@ fn shown_bounds(bounds: Option<&Bounds>) -> Vec<Bson> {
 }
 
 fn shown_interval(interval: &Interval) -> String {
-    let low = match &interval.lower {
+    let low = match interval.lower().map(ValueRef::to_bson) {
         Bound::Included(value) => format!("[{value}"),
         Bound::Excluded(value) => format!("({value}"),
         Bound::Unbounded => "[MinKey".to_owned(),
     };
-    let high = match &interval.upper {
+    let high = match interval.upper().map(ValueRef::to_bson) {
         Bound::Included(value) => format!("{value}]"),
         Bound::Excluded(value) => format!("{value})"),
         Bound::Unbounded => "MaxKey]".to_owned(),

@@ -12,16 +12,19 @@ use bson::spec::BinarySubtype;
 use bson::{Bson, Document, Timestamp, oid::ObjectId};
 
 use super::{Comparison, Condition, Matcher, Node, Predicate, RegexMatcher};
+use crate::value::compact::Compact;
 use crate::value::path::parse_index;
 use crate::value::{Number, TypeBracket, ValueRef, compare};
 
 /// A range in the total order of BSON values.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Interval {
-    /// Where it starts; never unbounded.
-    pub lower: Bound<Bson>,
-    /// Where it ends; never unbounded.
-    pub upper: Bound<Bson>,
+pub struct Interval(Ends);
+
+/// A long `$in` is very many points, and few queries have more than one range.
+#[derive(Debug, Clone, PartialEq)]
+enum Ends {
+    Point(Compact),
+    Range(Box<(Bound<Bson>, Bound<Bson>)>),
 }
 
 /// The ranges that a query allows a field, ascending and apart from each other.
@@ -31,13 +34,42 @@ pub struct Bounds {
 }
 
 impl Interval {
-    fn point(value: Bson) -> Self {
-        Self { lower: Bound::Included(value.clone()), upper: Bound::Included(value) }
+    fn new(lower: Bound<Bson>, upper: Bound<Bson>) -> Self {
+        Self(Ends::Range(Box::new((lower, upper))))
+    }
+
+    fn point(value: impl Into<Compact>) -> Self {
+        Self(Ends::Point(value.into()))
+    }
+
+    /// Where it starts; never unbounded.
+    pub fn lower(&self) -> Bound<ValueRef<'_>> {
+        match &self.0 {
+            Ends::Point(value) => Bound::Included(value.into()),
+            Ends::Range(ends) => ends.0.as_ref().map(ValueRef::from),
+        }
+    }
+
+    /// Where it ends; never unbounded.
+    pub fn upper(&self) -> Bound<ValueRef<'_>> {
+        match &self.0 {
+            Ends::Point(value) => Bound::Included(value.into()),
+            Ends::Range(ends) => ends.1.as_ref().map(ValueRef::from),
+        }
+    }
+
+    /// The same with another start or end.
+    fn beginning_at(self, lower: Bound<Bson>) -> Self {
+        Self::new(lower, owned(self.upper()))
+    }
+
+    fn ending_at(self, upper: Bound<Bson>) -> Self {
+        Self::new(owned(self.lower()), upper)
     }
 
     /// The value, if the interval holds exactly one.
-    pub(crate) fn as_point(&self) -> Option<&Bson> {
-        match (&self.lower, &self.upper) {
+    pub(crate) fn as_point(&self) -> Option<ValueRef<'_>> {
+        match (self.lower(), self.upper()) {
             (Bound::Included(lower), Bound::Included(upper)) => {
                 compare(lower, upper).is_eq().then_some(lower)
             }
@@ -47,13 +79,13 @@ impl Interval {
 
     /// Whether a value lies within.
     pub fn contains(&self, value: &Bson) -> bool {
-        let above = match &self.lower {
+        let above = match self.lower() {
             Bound::Included(lower) => compare(value, lower).is_ge(),
             Bound::Excluded(lower) => compare(value, lower).is_gt(),
             Bound::Unbounded => true,
         };
         above
-            && match &self.upper {
+            && match self.upper() {
                 Bound::Included(upper) => compare(value, upper).is_le(),
                 Bound::Excluded(upper) => compare(value, upper).is_lt(),
                 Bound::Unbounded => true,
@@ -61,7 +93,7 @@ impl Interval {
     }
 
     fn is_empty(&self) -> bool {
-        match (&self.lower, &self.upper) {
+        match (self.lower(), self.upper()) {
             (Bound::Included(lower), Bound::Included(upper)) => compare(lower, upper).is_gt(),
             (Bound::Included(lower) | Bound::Excluded(lower), Bound::Excluded(upper))
             | (Bound::Excluded(lower), Bound::Included(upper)) => compare(lower, upper).is_ge(),
@@ -70,36 +102,45 @@ impl Interval {
     }
 
     fn intersect(&self, other: &Self) -> Self {
-        let lower = if compare_lower(&self.lower, &other.lower).is_ge() { self } else { other };
-        let upper = if compare_upper(&self.upper, &other.upper).is_le() { self } else { other };
-        Self { lower: lower.lower.clone(), upper: upper.upper.clone() }
+        let lower = if compare_lower(self.lower(), other.lower()).is_ge() { self } else { other };
+        let upper = if compare_upper(self.upper(), other.upper()).is_le() { self } else { other };
+        match (std::ptr::eq(lower, upper), lower.as_point(), upper.as_point()) {
+            (true, ..) => lower.clone(),
+            // Many points meet a range: each stays what it is.
+            (_, Some(point), Some(same)) if compare(point, same).is_eq() => lower.clone(),
+            _ => Self::new(owned(lower.lower()), owned(upper.upper())),
+        }
     }
 
     fn is_within(&self, other: &Self) -> bool {
-        compare_lower(&self.lower, &other.lower).is_ge()
-            && compare_upper(&self.upper, &other.upper).is_le()
+        compare_lower(self.lower(), other.lower()).is_ge()
+            && compare_upper(self.upper(), other.upper()).is_le()
     }
 }
 
-fn compare_lower(left: &Bound<Bson>, right: &Bound<Bson>) -> Ordering {
+fn owned(bound: Bound<ValueRef<'_>>) -> Bound<Bson> {
+    bound.map(ValueRef::to_bson)
+}
+
+fn compare_lower(left: Bound<ValueRef<'_>>, right: Bound<ValueRef<'_>>) -> Ordering {
     match (left, right) {
         (Bound::Unbounded, Bound::Unbounded) => Ordering::Equal,
         (Bound::Unbounded, _) => Ordering::Less,
         (_, Bound::Unbounded) => Ordering::Greater,
         (Bound::Included(a) | Bound::Excluded(a), Bound::Included(b) | Bound::Excluded(b)) => {
-            let excluded = |bound: &Bound<Bson>| matches!(bound, Bound::Excluded(_));
+            let excluded = |bound: Bound<ValueRef<'_>>| matches!(bound, Bound::Excluded(_));
             compare(a, b).then(excluded(left).cmp(&excluded(right)))
         }
     }
 }
 
-fn compare_upper(left: &Bound<Bson>, right: &Bound<Bson>) -> Ordering {
+fn compare_upper(left: Bound<ValueRef<'_>>, right: Bound<ValueRef<'_>>) -> Ordering {
     match (left, right) {
         (Bound::Unbounded, Bound::Unbounded) => Ordering::Equal,
         (Bound::Unbounded, _) => Ordering::Greater,
         (_, Bound::Unbounded) => Ordering::Less,
         (Bound::Included(a) | Bound::Excluded(a), Bound::Included(b) | Bound::Excluded(b)) => {
-            let included = |bound: &Bound<Bson>| matches!(bound, Bound::Included(_));
+            let included = |bound: Bound<ValueRef<'_>>| matches!(bound, Bound::Included(_));
             compare(a, b).then(included(left).cmp(&included(right)))
         }
     }
@@ -108,19 +149,15 @@ fn compare_upper(left: &Bound<Bson>, right: &Bound<Bson>) -> Ordering {
 impl Bounds {
     fn new(mut intervals: Vec<Interval>) -> Self {
         intervals.retain(|interval| !interval.is_empty());
-        intervals.sort_by(|left, right| compare_lower(&left.lower, &right.lower));
-        let mut merged: Vec<Interval> = Vec::with_capacity(intervals.len());
-        for interval in intervals {
-            match merged.last_mut() {
-                Some(last) if touches(last, &interval) => {
-                    if compare_upper(&interval.upper, &last.upper).is_gt() {
-                        last.upper = interval.upper;
-                    }
-                }
-                _ => merged.push(interval),
+        intervals.sort_by(|left, right| compare_lower(left.lower(), right.lower()));
+        intervals.dedup_by(|next, last| {
+            let joins = touches(last, next);
+            if joins && compare_upper(next.upper(), last.upper()).is_gt() {
+                *last = Interval::new(owned(last.lower()), owned(next.upper()));
             }
-        }
-        Self { intervals: merged }
+            joins
+        });
+        Self { intervals }
     }
 
     /// The ranges, ascending. None at all means that nothing can match.
@@ -128,9 +165,15 @@ impl Bounds {
         &self.intervals
     }
 
-    /// The values, if every range is a single one: an equality or an `$in`.
-    pub fn points(&self) -> Option<Vec<&Bson>> {
-        self.intervals.iter().map(Interval::as_point).collect()
+    /// How many values there are, if every range is a single one: an equality or an `$in`.
+    pub fn point_count(&self) -> Option<usize> {
+        let is_point = |interval: &Interval| interval.as_point().is_some();
+        self.intervals.iter().all(is_point).then_some(self.intervals.len())
+    }
+
+    /// The values of ranges that are a single one.
+    pub fn points(&self) -> impl Iterator<Item = Bson> {
+        self.intervals.iter().filter_map(|interval| Some(interval.as_point()?.to_bson()))
     }
 
     /// Whether documents without the field may match. A sparse index must not be used then.
@@ -145,7 +188,7 @@ impl Bounds {
         let (mut next_left, mut next_right) = (left.next(), right.next());
         while let (Some(a), Some(b)) = (next_left, next_right) {
             intervals.push(a.intersect(b));
-            if compare_upper(&a.upper, &b.upper).is_le() {
+            if compare_upper(a.upper(), b.upper()).is_le() {
                 next_left = left.next();
             } else {
                 next_right = right.next();
@@ -159,7 +202,7 @@ impl Bounds {
             // Only the last interval that starts no later can hold this one.
             let after = other
                 .intervals
-                .partition_point(|outer| compare_lower(&outer.lower, &interval.lower).is_le());
+                .partition_point(|outer| compare_lower(outer.lower(), interval.lower()).is_le());
             after.checked_sub(1).is_some_and(|found| interval.is_within(&other.intervals[found]))
         })
     }
@@ -173,7 +216,7 @@ impl Bounds {
 
 /// Whether the second interval starts within the first or right at its end.
 fn touches(first: &Interval, second: &Interval) -> bool {
-    match (&first.upper, &second.lower) {
+    match (first.upper(), second.lower()) {
         (Bound::Included(end), Bound::Included(start) | Bound::Excluded(start))
         | (Bound::Excluded(end), Bound::Included(start)) => compare(start, end).is_le(),
         (Bound::Excluded(end), Bound::Excluded(start)) => compare(start, end).is_lt(),
@@ -259,9 +302,15 @@ fn is_numbered(path: &str) -> bool {
 }
 
 /// Values whose bounds are wider than what they match.
-fn is_special(value: &Bson) -> bool {
-    matches!(value, Bson::Null | Bson::Undefined | Bson::Array(_) | Bson::MinKey | Bson::MaxKey)
-        || Number::from_value(value).is_some_and(Number::is_nan)
+fn is_special<'v>(value: impl Into<ValueRef<'v>>) -> bool {
+    match value.into() {
+        ValueRef::Null
+        | ValueRef::Undefined
+        | ValueRef::Array(_)
+        | ValueRef::MinKey
+        | ValueRef::MaxKey => true,
+        value => Number::from_value(value).is_some_and(Number::is_nan),
+    }
 }
 
 /// Whether the very same predicate is one of the conjuncts.
@@ -351,9 +400,12 @@ fn predicate_bounds(predicate: &Predicate) -> Option<Bounds> {
     match predicate {
         Predicate::Compare(comparison, operand) => comparison_bounds(*comparison, operand),
         Predicate::In(list) => {
-            let mut intervals = Vec::new();
+            let mut intervals = Vec::with_capacity(list.values.len());
             for value in &list.values {
-                intervals.extend(equality_intervals(value));
+                match value {
+                    Compact::Other(value) => intervals.extend(equality_intervals(value)),
+                    value => intervals.push(Interval::point(value.clone())),
+                }
             }
             for regex in &list.regexes {
                 intervals.extend(regex_intervals(regex));
@@ -394,11 +446,11 @@ fn comparison_bounds(comparison: Comparison, operand: &Bson) -> Option<Bounds> {
     let whole = bracket_interval(bracket)?;
     let operand = operand.clone();
     Some(single(match comparison {
-        Comparison::Less => Interval { upper: Bound::Excluded(operand), ..whole },
-        Comparison::LessOrEqual => Interval { upper: Bound::Included(operand), ..whole },
-        Comparison::Greater => Interval { lower: Bound::Excluded(operand), ..whole },
+        Comparison::Less => whole.ending_at(Bound::Excluded(operand)),
+        Comparison::LessOrEqual => whole.ending_at(Bound::Included(operand)),
+        Comparison::Greater => whole.beginning_at(Bound::Excluded(operand)),
         Comparison::GreaterOrEqual | Comparison::Equal => {
-            Interval { lower: Bound::Included(operand), ..whole }
+            whole.beginning_at(Bound::Included(operand))
         }
     }))
 }
@@ -411,10 +463,9 @@ fn equality_intervals(value: &Bson) -> Vec<Interval> {
             let key = items.first().cloned().unwrap_or(Bson::Undefined);
             vec![Interval::point(key), Interval::point(value.clone())]
         }
-        Bson::Null | Bson::Undefined => vec![Interval {
-            lower: Bound::Included(Bson::Undefined),
-            upper: Bound::Included(Bson::Null),
-        }],
+        Bson::Null | Bson::Undefined => {
+            vec![Interval::new(Bound::Included(Bson::Undefined), Bound::Included(Bson::Null))]
+        }
         value => vec![Interval::point(value.clone())],
     }
 }
@@ -424,10 +475,8 @@ fn regex_intervals(regex: &RegexMatcher) -> Vec<Interval> {
         .literal_prefix()
         .and_then(|prefix| {
             let end = string_after_prefix(&prefix)?;
-            Some(Interval {
-                lower: Bound::Included(Bson::String(prefix)),
-                upper: Bound::Excluded(Bson::String(end)),
-            })
+            let end = Bound::Excluded(Bson::String(end));
+            Some(Interval::new(Bound::Included(Bson::String(prefix)), end))
         })
         .or_else(|| bracket_interval(TypeBracket::String));
     strings.into_iter().chain(bracket_interval(TypeBracket::RegularExpression)).collect()
@@ -498,5 +547,5 @@ fn bracket_interval(bracket: TypeBracket) -> Option<Interval> {
         _ => return None,
     };
     debug_assert!(TypeBracket::of(ValueRef::from(&lower)) == bracket);
-    Some(Interval { lower: Bound::Included(lower), upper })
+    Some(Interval::new(Bound::Included(lower), upper))
 }

@@ -13,6 +13,7 @@ use super::{Comparison, Condition, MAX_QUERY_DEPTH, Node, Predicate, RegexMatche
 use crate::error::{QueryError, Result};
 use crate::expression::Compiler;
 use crate::expression::is_reference_field;
+use crate::value::compact::Compact;
 use crate::value::{Number, Path, TypeSet, is_truthy, type_name_of};
 
 type Parsed<T> = Result<T>;
@@ -363,7 +364,7 @@ fn in_list(parser: Parser<'_>, operator: &str, argument: &Bson) -> Parsed<Condit
             Bson::RegularExpression(regex) => {
                 regexes.push(parser.compile(regex.pattern.as_str(), regex.options.as_str())?)
             }
-            value => values.push(value.clone()),
+            value => values.push(Compact::from(value.clone())),
         }
     }
     Ok(Condition::Leaf(Predicate::In(InList::new(values, regexes))))

@@ -10,6 +10,7 @@ use bson::{Bson, Document};
 use super::bits::BitTest;
 use super::{Node, Progress, RegexMatcher};
 use crate::error::Result;
+use crate::value::compact::Compact;
 use crate::value::{
     ArrayRef, DocumentRef, LeafArrays, Number, Path, TypeBracket, TypeSet, ValueRef, compare,
 };
@@ -51,17 +52,23 @@ pub(crate) enum Comparison {
 /// The argument of `$in`: values in comparison order, and regular expressions.
 #[derive(Debug, Clone)]
 pub(crate) struct InList {
-    pub(crate) values: Vec<Bson>,
+    pub(crate) values: Vec<Compact>,
     pub(crate) regexes: Vec<RegexMatcher>,
+    /// The value, if there is nothing else.
+    pub(crate) only: Option<Bson>,
     has_null: bool,
 }
 
 impl InList {
-    pub(crate) fn new(mut values: Vec<Bson>, regexes: Vec<RegexMatcher>) -> Self {
+    pub(crate) fn new(mut values: Vec<Compact>, regexes: Vec<RegexMatcher>) -> Self {
         values.sort_by(|left, right| compare(left, right));
         values.dedup_by(|left, right| compare(&*left, &*right).is_eq());
-        let has_null = values.iter().any(|value| matches!(value, Bson::Null));
-        Self { values, regexes, has_null }
+        let has_null = values.iter().any(|value| matches!(ValueRef::from(value), ValueRef::Null));
+        let only = match (values.as_slice(), regexes.is_empty()) {
+            ([value], true) => Some(ValueRef::from(value).to_bson()),
+            _ => None,
+        };
+        Self { values, regexes, only, has_null }
     }
 
     fn matches(&self, value: Option<ValueRef<'_>>) -> Result<bool> {

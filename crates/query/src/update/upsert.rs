@@ -85,9 +85,7 @@ fn collect_condition<'a>(
         }
         Condition::Leaf(Predicate::Compare(Comparison::Equal, value)) => found.push((path, value)),
         Condition::Leaf(Predicate::In(list)) => {
-            if let ([value], true) = (list.values.as_slice(), list.regexes.is_empty()) {
-                found.push((path, value));
-            }
+            found.extend(list.only.iter().map(|value| (path, value)));
         }
         _ => {}
     }
