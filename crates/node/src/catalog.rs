@@ -198,6 +198,11 @@ impl Validator {
         Ok(Self { matcher, read_anew, is_costly })
     }
 
+    /// Whether both were read together, so that no other rules were given in between.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.matcher, &other.matcher)
+    }
+
     /// What compiles the expressions of rules.
     pub(crate) fn compiler(now: Option<Now>, meter: Option<Meter>) -> Compiler {
         let mut variables = Variables::new(0);

@@ -10,6 +10,7 @@ mod build;
 mod capped;
 mod catalog;
 mod check;
+mod judging;
 mod lock;
 mod oplog;
 mod purge;
@@ -33,6 +34,7 @@ use self::announcement::Announcement;
 use self::build::Build;
 pub(crate) use self::check::{ChangedKeys, changed_keys, check_document, index_keys_of, keys_of};
 use self::check::{duplicate_key, only_key_of};
+use self::judging::Judging;
 pub(crate) use self::lock::{Held, WriteLock};
 pub(crate) use self::oplog::{
     Account, ENTRY_VERSION, Entry, Operation, Telling, oplog_namespace, with_room_for,
@@ -130,6 +132,9 @@ pub(crate) struct Writer<'n> {
     pub(crate) worker: Option<Worker>,
     /// The transaction that the last refused change has to wait for.
     pub(crate) blocked: Option<TransactionId>,
+    /// Whether the command waits where it is held up, at once or once it has given up a step.
+    pub(crate) waits: bool,
+    pub(crate) judging: Judging,
     /// Keys that the next commit changes, for open transactions.
     pub(crate) reserved: Vec<Vec<u8>>,
     /// Dropped after the write lock, which is declared above it.
@@ -171,6 +176,8 @@ impl<'n> Writer<'n> {
             interrupt: None,
             worker: None,
             blocked: None,
+            waits: false,
+            judging: Judging::default(),
             reserved: Vec::new(),
             announcement: Announcement::new(node),
         }
@@ -269,7 +276,7 @@ impl<'n> Writer<'n> {
             };
             let mut placed =
                 self.place_insert(collection, &document, keys, &mut pending, bypass_validation);
-            while placed.is_err() && self.blocked.is_some() {
+            while placed.is_err() && self.is_held_up() {
                 self.commit_inserts(collection, &mut pending)?;
                 if !self.wait_if_blocked()? {
                     break;

@@ -102,7 +102,8 @@ pub(super) fn find_and_modify(request: &Request<'_>, command: Command) -> Result
             (Some((found, None)), _) => removal(found),
             (Some((found, Some(after))), _) => change(found, after, new),
             (None, Some(update)) if upsert => {
-                insertion(update.upserted(&mut writer, &query)?, new)?
+                let Some(document) = update.upserted(&mut writer, &query)? else { continue };
+                insertion(document, new)?
             }
             (None, update) => nothing(update.is_some()),
         };

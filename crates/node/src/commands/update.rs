@@ -182,6 +182,8 @@ pub(super) struct ParsedUpdate<'s> {
     general: OnceCell<GeneralUpdate>,
     pub(super) context: UpdateContext,
     bypass_validation: bool,
+    /// The document of an upsert, once it is made: it is the same when the statement is tried again.
+    made: OnceCell<Document>,
 }
 
 /// An update that any document can be given to.
@@ -218,7 +220,7 @@ impl<'s> ParsedUpdate<'s> {
             let update = Update::parse_with(change, &filters, compiler)?;
             general.get_or_init(|| GeneralUpdate::from(update));
         }
-        Ok(Some(Self { plain, general, context, bypass_validation }))
+        Ok(Some(Self { plain, general, context, bypass_validation, made: OnceCell::new() }))
     }
 
     fn is_replacement(&self) -> bool {
@@ -264,17 +266,27 @@ impl<'s> ParsedUpdate<'s> {
         Ok(Some(Changed { whole, known }))
     }
 
-    /// The document that the query and the update describe.
-    pub(super) fn upserted(&self, writer: &mut Writer<'_>, query: &Query<'_>) -> Result<Document> {
-        let update = &self.general()?.update;
-        let mut document = update.upsert_document(&*query.matcher()?, &self.context)?;
+    /// The document that the query and the update describe. None if others wrote while it was made: something that
+    /// matches may be there, and is to be looked for.
+    pub(super) fn upserted(
+        &self,
+        writer: &mut Writer<'_>,
+        query: &Query<'_>,
+    ) -> Result<Option<Document>> {
+        if let Some(document) = self.made.get() {
+            return Ok(Some(document.clone()));
+        }
+        let (update, matcher) = (&self.general()?.update, query.matcher()?);
+        let make = || Ok(update.upsert_document(&matcher, &self.context)?);
+        let (mut document, lock_was_free) = writer.evaluate(make)?;
         if !document.contains_key("_id") {
             let wall = writer.now().wall;
             let mut with_id = doc! { "_id": writer.generator().object_id(wall) };
             with_id.extend(document);
             document = with_id;
         }
-        Ok(document)
+        let document = self.made.get_or_init(|| document).clone();
+        Ok((!lock_was_free).then_some(document))
     }
 
     /// Inserts the document of an upsert. It does not wait for transactions: once one has ended, a
@@ -340,10 +352,11 @@ fn update_statement(
 ) -> Result<Updated> {
     loop {
         match try_update_statement(request, writer, (namespace, place), statement) {
-            // Nothing matched. Once the transaction in the way has ended, something may.
+            // Nothing matched. Now that others have written, something may.
+            Ok(None) => {}
             Err(error) if !writer.wait_if_blocked()? => return Err(error),
             Err(_) => {}
-            updated => return updated,
+            Ok(Some(updated)) => return Ok(updated),
         }
         if let Some(earlier) = writer.earlier_result(place) {
             return Ok(Updated::from_result(earlier));
@@ -356,7 +369,7 @@ fn try_update_statement(
     writer: &mut Writer<'_>,
     (namespace, place): (&Namespace, usize),
     statement: &Statement<'_>,
-) -> Result<Updated> {
+) -> Result<Option<Updated>> {
     let Statement { query, parsed, multi, upserts, hint } = statement;
     let mut updated = Updated::default();
     if let Some(mut collection) = writer.collection(namespace) {
@@ -391,16 +404,16 @@ fn try_update_statement(
         Steps::end(writer, result)?;
         if let Some(done) = writer.earlier_result(place) {
             // By this command, or by a repetition of it while others had their turn.
-            return Ok(Updated::from_result(done));
+            return Ok(Some(Updated::from_result(done)));
         }
     }
     if updated.matched == 0 && *upserts {
-        let document = parsed.upserted(writer, query)?;
+        let Some(document) = parsed.upserted(writer, query)? else { return Ok(None) };
         updated.upserted = Some(document.get("_id").cloned().unwrap_or(Bson::Null));
         writer.enter_statement(place, || updated.result());
         parsed.insert(writer, namespace, &document)?;
     }
-    Ok(updated)
+    Ok(Some(updated))
 }
 
 fn read_statement<'s>(
@@ -581,7 +594,7 @@ mod tests {
         context: UpdateContext,
     ) -> ParsedUpdate<'_> {
         let general = OnceCell::from(GeneralUpdate::from(update));
-        ParsedUpdate { plain, general, context, bypass_validation: false }
+        ParsedUpdate { plain, general, context, bypass_validation: false, made: OnceCell::new() }
     }
 
     /// An update that is worked out on bytes does what it would do with parsed documents, whatever they look like.

@@ -169,6 +169,7 @@ impl Writer<'_> {
     /// The command that this writer works for, so that it may wait for transactions.
     pub(crate) fn work_for(&mut self, interrupt: &Arc<Interrupt>) {
         self.interrupt = Some(Arc::clone(interrupt));
+        self.waits = true;
         self.worker = Some(Worker::new(interrupt));
     }
 
@@ -184,14 +185,22 @@ impl Writer<'_> {
         refused(quorate_transactions::Refusal::WriteConflict)
     }
 
+    /// Whether the last error came from something that is waited for.
+    pub(crate) fn is_held_up(&self) -> bool {
+        self.blocked.is_some() || self.judging.is_open()
+    }
+
     /// If the last error came from a key that a transaction holds: commits what was deferred, gives
-    /// the lock back and waits until that transaction has ended. Then returns true, and nothing that was
-    /// looked up before need be as it was.
+    /// the lock back and waits until that transaction has ended. The same if it came from rules of the collection that
+    /// take long, which are evaluated. Then returns true, and nothing that was looked up before need be as it was.
     pub(crate) fn wait_if_blocked(&mut self) -> Result<bool> {
         if self.is_staging() || self.is_replaying() {
             return Ok(false);
         }
         let Some(interrupt) = self.interrupt.clone() else { return Ok(false) };
+        if self.judge_aside()? {
+            return Ok(true);
+        }
         let Some(holder) = self.blocked.take() else { return Ok(false) };
         self.flush()?;
         self.node.counters().write_conflict();

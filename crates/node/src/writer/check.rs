@@ -123,7 +123,7 @@ impl Writer<'_> {
     /// Refuses a document that breaks the rules of its collection. One that replaces a document that broke them
     /// already passes where the rules are moderate.
     pub(super) fn check_validator(
-        &self,
+        &mut self,
         collection: &Collection,
         document: &RawDocument,
         replaced: Option<&RawDocument>,
@@ -134,18 +134,18 @@ impl Writer<'_> {
         if action != "error" || level == "off" {
             return Ok(());
         }
-        let compiler = || Validator::compiler(Some(self.now()), self.meter());
         if let (Some(old), "moderate") = (replaced, level)
-            && !validator.accepts(old, compiler)?
+            && !self.judge(validator, old)?
         {
             return Ok(());
         }
-        if !validator.accepts(document, compiler)? {
+        if !self.judge(validator, document)? {
             let message = "Document failed validation";
             let mut error = CommandError::new(ErrorCode::DOCUMENT_VALIDATION_FAILURE, message);
             let id = document.get("_id").ok().flatten().and_then(|id| Bson::try_from(id).ok());
             let rules = collection.options.get_document("validator").cloned().unwrap_or_default();
-            let details = failure(&rules, DocumentRef::Raw(document), &compiler());
+            let compiler = Validator::compiler(Some(self.now()), self.meter());
+            let details = failure(&rules, DocumentRef::Raw(document), &compiler);
             let info = bson::doc! { "failingDocumentId": id, "details": details };
             error.details.insert("errInfo", info);
             return Err(error);

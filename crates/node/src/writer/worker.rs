@@ -35,9 +35,17 @@ impl Writer<'_> {
 
     /// What counts the steps of expressions that are evaluated under the lock; none if no command is worked for.
     pub(super) fn meter(&self) -> Option<Meter> {
-        let Worker(interrupt) = self.worker.as_ref()?;
-        let interrupt = Arc::new(InterruptSlot::new(Arc::clone(interrupt)));
-        Some(Meter::of_operation(interrupt, Arc::clone(self.node.memory())))
+        self.meters()()
+    }
+
+    /// What makes such meters.
+    pub(super) fn meters(&self) -> impl Fn() -> Option<Meter> + use<> {
+        let interrupt = self.worker.as_ref().map(|Worker(interrupt)| Arc::clone(interrupt));
+        let memory = Arc::clone(self.node.memory());
+        move || {
+            let interrupt = Arc::new(InterruptSlot::new(Arc::clone(interrupt.as_ref()?)));
+            Some(Meter::of_operation(interrupt, Arc::clone(&memory)))
+        }
     }
 
     /// Evaluates under the lock, or without it if that takes long. Returns what came of it, and whether the lock was free:

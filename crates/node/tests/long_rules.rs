@@ -1,0 +1,115 @@
+//! Rules of a collection, and pipelines of upserts, that take long: other clients write meanwhile.
+
+#![allow(clippy::unwrap_used, reason = "a panic is this test's report")]
+
+mod support;
+
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use bson::{Bson, Document, doc};
+use quorate_node::{Command, Interrupt, Interruption, Node, Outcome};
+use support::{Member, context};
+
+const INTERRUPTED: i32 = 11601;
+
+/// An expression that never ends for a document with `slow`.
+fn long() -> Document {
+    let repeat = |inner: Bson| doc! { "$reduce": { "input": { "$range": [0, 10_000] }, "initialValue": 0, "in": inner } };
+    let endless = repeat(repeat(repeat(repeat(Bson::from(1)).into()).into()).into());
+    doc! { "$cond": ["$slow", endless, 1] }
+}
+
+fn run(node: &Node, interrupt: &Arc<Interrupt>, mut command: Document) -> Document {
+    command.insert("$db", "db");
+    let context = quorate_node::Context { interrupt: Arc::clone(interrupt), ..context() };
+    let Outcome::Reply(reply) = node.run(&context, Command::new(command)) else {
+        panic!("it waits")
+    };
+    Document::try_from(&*reply.body).unwrap()
+}
+
+/// Runs a command that never ends while another client writes, and ends it.
+fn others_write_during(node: &Node, command: Document) {
+    let interrupt = Arc::new(Interrupt::default());
+    let other = Arc::new(Interrupt::default());
+    let reply = thread::scope(|scope| {
+        let long = scope.spawn(|| run(node, &interrupt, command.clone()));
+        let deadline = Instant::now() + Duration::from_secs(60);
+        // One write comes before the command, and one after it has given the lock back.
+        for id in 0.. {
+            let insert = doc! { "insert": "other", "documents": [{ "n": id }] };
+            assert_eq!(run(node, &other, insert).get_i32("n").unwrap(), 1);
+            if id > 1000 || long.is_finished() || Instant::now() > deadline {
+                break;
+            }
+        }
+        interrupt.set(Interruption::Killed);
+        long.join().unwrap()
+    });
+    assert_eq!(reply.get_i32("code").ok(), Some(INTERRUPTED), "{command}: {reply}");
+}
+
+#[test]
+fn others_write_while_rules_of_a_collection_are_evaluated() {
+    let node = Member::new().node;
+    let none = Arc::new(Interrupt::default());
+    let rules = doc! { "$expr": { "$gte": [long(), 0] } };
+    let made = run(&node, &none, doc! { "create": "c", "validator": rules });
+    assert_eq!(made.get_f64("ok").unwrap(), 1.0, "{made}");
+    let insert = doc! { "insert": "c", "documents": [{ "_id": 1 }] };
+    assert_eq!(run(&node, &none, insert).get_i32("n").unwrap(), 1);
+    let set = doc! { "$set": { "slow": true } };
+    others_write_during(&node, doc! { "insert": "c", "documents": [{ "_id": 2, "slow": true }] });
+    others_write_during(
+        &node,
+        doc! { "update": "c", "updates": [{ "q": { "_id": 1 }, "u": &set }] },
+    );
+    let upsert = doc! { "q": { "_id": 3 }, "u": &set, "upsert": true };
+    others_write_during(&node, doc! { "update": "c", "updates": [upsert] });
+    let query = doc! { "name": "new" };
+    others_write_during(
+        &node,
+        doc! { "findAndModify": "c", "query": query, "update": &set, "upsert": true },
+    );
+    let count = run(&node, &none, doc! { "count": "c" });
+    assert_eq!(count.get_i32("n").unwrap(), 1);
+}
+
+#[test]
+fn others_write_while_the_pipeline_of_an_upsert_is_evaluated() {
+    let node = Member::new().node;
+    let pipeline = vec![doc! { "$set": { "slow": true } }, doc! { "$set": { "n": long() } }];
+    let upsert = doc! { "q": { "_id": 3 }, "u": pipeline.clone(), "upsert": true };
+    others_write_during(&node, doc! { "update": "c", "updates": [upsert] });
+    let query = doc! { "_id": 4 };
+    others_write_during(
+        &node,
+        doc! { "findAndModify": "c", "query": query, "update": pipeline, "upsert": true },
+    );
+}
+
+/// Rules that take a while and end: the change is made once, or refused.
+#[test]
+fn a_verdict_that_was_found_aside_counts() {
+    let node = Member::new().node;
+    let none = Arc::new(Interrupt::default());
+    let repeat = |inner: Bson| doc! { "$reduce": { "input": { "$range": [0, 1_050] }, "initialValue": 0, "in": inner } };
+    let while_long = repeat(repeat(Bson::from(1)).into());
+    let rules = doc! { "$expr": { "$and": [{ "$gte": [while_long, 0] }, { "$ne": ["$n", 7] }] } };
+    run(&node, &none, doc! { "create": "c", "validator": rules, "validationLevel": "moderate" });
+    let documents = vec![doc! { "_id": 1, "n": 1 }, doc! { "_id": 2, "n": 7 }];
+    let reply = run(&node, &none, doc! { "insert": "c", "documents": documents, "ordered": false });
+    assert_eq!(reply.get_i32("n").unwrap(), 1, "{reply}");
+    let errors = reply.get_array("writeErrors").unwrap();
+    assert_eq!(errors[0].as_document().unwrap().get_i32("code").unwrap(), 121);
+    let updates = vec![
+        doc! { "q": { "_id": 1 }, "u": { "$set": { "n": 7 } } },
+        doc! { "q": { "name": "x" }, "u": { "$set": { "n": 2 } }, "upsert": true },
+    ];
+    let reply = run(&node, &none, doc! { "update": "c", "updates": updates, "ordered": false });
+    assert_eq!(reply.get_i32("nModified").unwrap(), 0, "{reply}");
+    assert_eq!(reply.get_array("upserted").unwrap().len(), 1, "{reply}");
+    assert_eq!(reply.get_array("writeErrors").unwrap().len(), 1, "{reply}");
+}
