@@ -23,7 +23,7 @@ use quorate_storage::key::FieldOrder;
 use quorate_storage::{Batch, Direction, KeyRange, KeyspaceId, Snapshot};
 
 use crate::context::Now;
-use crate::error::{CommandError, ErrorCode, Result};
+use crate::error::{CommandError, Result};
 use crate::fields::{to_raw, whole_number};
 use crate::index_keys::IndexField;
 use crate::namespace::{Names, Namespace};
@@ -125,7 +125,7 @@ impl Index {
 
     /// Reads a specification that has been checked and completed by `createIndexes`.
     pub(crate) fn from_spec(ident: Ident, spec: Document) -> Result<Self> {
-        let damaged = || CommandError::new(ErrorCode::CANNOT_CREATE_INDEX, "no key pattern");
+        let damaged = || fail!(CANNOT_CREATE_INDEX, "no key pattern");
         let pattern = spec.get_document("key").map_err(|_| damaged())?;
         let mut fields = Vec::with_capacity(pattern.len());
         let mut paths = Vec::with_capacity(pattern.len());
@@ -527,6 +527,7 @@ fn dropped_key(ident: Ident) -> Vec<u8> {
 mod tests {
     use super::*;
     use crate::context::{Interrupt, Interruption};
+    use crate::error::ErrorCode;
     use crate::finder::InterruptSlot;
 
     /// Rules are applied while no other client can write: they must end with the command.

@@ -10,7 +10,7 @@ use crate::body::CommandBody;
 use crate::catalog::{Catalog, Collection};
 use crate::command_table::{CommandFacts, Effect};
 use crate::context::{Client, Command, Context, Outcome, Reply};
-use crate::error::{CommandError, ErrorCode, Result};
+use crate::error::{CommandError, Result};
 use crate::fields::{to_raw, whole_number};
 use crate::finder::{Examined, InterruptSlot};
 use crate::generic_arguments::{self, ReadsAt};
@@ -153,13 +153,8 @@ pub(crate) fn admit(
     if database != EXTERNAL {
         check_database_name(database)?;
     }
-    if facts.admin_only && database != "admin" {
-        return Err(fail!(
-            UNAUTHORIZED,
-            "{} may only be run against the admin database.",
-            command.name()
-        ));
-    }
+    refuse_if!(facts.admin_only && database != "admin" => UNAUTHORIZED,
+        "{} may only be run against the admin database.", command.name());
     check_access(node, client, facts, command)?;
     generic_arguments::check_fields(facts, &command.body)?;
     protected::check(node, facts, command)?;
@@ -318,8 +313,8 @@ fn check_room(node: &Node, facts: &CommandFacts) -> Result<()> {
     if !adds || !node.disk_is_full() {
         return Ok(());
     }
-    Err(CommandError::new(
-        ErrorCode::OUT_OF_DISK_SPACE,
-        "the disk of this member is full; remove something, or give it a larger disk",
+    Err(fail!(
+        OUT_OF_DISK_SPACE,
+        "the disk of this member is full; remove something, or give it a larger disk"
     ))
 }

@@ -294,14 +294,9 @@ impl Node {
     /// If it is so far ahead of the clock that the client cannot be right.
     pub fn advance_cluster_time(&self, seen: Timestamp, now: Now) -> Result<()> {
         let latest = now.wall.as_millis() / 1000 + MAX_CLOCK_DRIFT_SECS;
-        if i64::from(seen.seconds) > latest {
-            return Err(fail!(
-                CLUSTER_TIME_FAILS_RATE_LIMITER,
-                "New cluster time, {}, is too far from this node's wall clock time, {}",
-                seen.seconds,
-                now.wall.as_millis() / 1000
-            ));
-        }
+        refuse_if!(i64::from(seen.seconds) > latest => CLUSTER_TIME_FAILS_RATE_LIMITER,
+            "New cluster time, {}, is too far from this node's wall clock time, {}",
+            seen.seconds, now.wall.as_millis() / 1000);
         self.cluster_time.fetch_max(seen.as_u64(), Ordering::Relaxed);
         Ok(())
     }

@@ -28,7 +28,7 @@ use quorate_protocol::Lock;
 
 use crate::command_table::{Access, CommandFacts};
 use crate::context::{Client, Command, Interrupt};
-use crate::error::{CommandError, ErrorCode, Result};
+use crate::error::{CommandError, Result};
 use crate::finder::InterruptSlot;
 use crate::namespace::Namespace;
 use crate::node::Node;
@@ -220,7 +220,7 @@ pub(crate) fn check_access(
         if first && command.database() == "admin" && first_user_may_come(node, client)? {
             return Ok(());
         }
-        return Err(fail!(UNAUTHORIZED, "Command {} requires authentication", facts.name));
+        refuse!(UNAUTHORIZED, "Command {} requires authentication", facts.name);
     };
     if who == LoggedIn::member() {
         return Ok(());
@@ -357,9 +357,9 @@ pub(crate) fn check_member(node: &Node, client: &Client) -> Result<()> {
     if is_member || !node.options().authentication {
         return Ok(());
     }
-    Err(CommandError::new(
-        ErrorCode::UNAUTHORIZED,
-        "only members of the set may follow its history; give this one the key file of the others",
+    Err(fail!(
+        UNAUTHORIZED,
+        "only members of the set may follow its history; give this one the key file of the others"
     ))
 }
 

@@ -73,10 +73,10 @@ pub(super) fn aggregate(request: &Request<'_>, command: Command) -> Result<Outco
         Some(cursor) => options.batch_size = Fields::new(cursor, "cursor").count("batchSize")?,
         None if explain => {}
         None => {
-            return Err(CommandError::new(
-                ErrorCode::FAILED_TO_PARSE,
-                "The 'cursor' option is required, except for aggregate with the explain argument",
-            ));
+            refuse!(
+                FAILED_TO_PARSE,
+                "The 'cursor' option is required, except for aggregate with the explain argument"
+            );
         }
     }
     if explain {
@@ -94,18 +94,10 @@ pub(super) fn aggregate(request: &Request<'_>, command: Command) -> Result<Outco
     let reading = Reading::new(request, &namespace, stages, options.interrupt.clone())?
         .with_room(sort_room(request, &fields)?);
     let run = reading.start(&namespace, stages, &variables, hint)?;
-    if whole_database && run.pipeline.reads_collection() {
-        return Err(CommandError::new(
-            ErrorCode::INVALID_NAMESPACE,
-            "{aggregate: 1} is not valid for a pipeline that starts from a collection",
-        ));
-    }
-    if !whole_database && run.pipeline.starts_from_documents() {
-        return Err(CommandError::new(
-            ErrorCode::INVALID_NAMESPACE,
-            "$documents is only valid as the first stage with {aggregate: 1}, not on a collection",
-        ));
-    }
+    refuse_if!(whole_database && run.pipeline.reads_collection() => INVALID_NAMESPACE,
+        "{{aggregate: 1}} is not valid for a pipeline that starts from a collection");
+    refuse_if!(!whole_database && run.pipeline.starts_from_documents() => INVALID_NAMESPACE,
+        "$documents is only valid as the first stage with {{aggregate: 1}}, not on a collection");
     match run.pipeline.output() {
         Some(output) => {
             let concern = WriteConcern::parse(&command)?;
@@ -115,7 +107,7 @@ pub(super) fn aggregate(request: &Request<'_>, command: Command) -> Result<Outco
             let Outcome::Reply(reply) =
                 open_cursor(request, namespace, Box::new(std::iter::empty()), options)?
             else {
-                return Err(CommandError::new(ErrorCode::INTERNAL_ERROR, "no reply"));
+                refuse!(INTERNAL_ERROR, "no reply");
             };
             let Reply { body, .. } = reply;
             Ok(concern.reply(body, commit))
@@ -243,18 +235,18 @@ impl SystemFacts {
                 found.indexes.iter().map(describe).collect()
             }
             ("$listLocalSessions", _) if namespace.collection != WHOLE_DATABASE => {
-                return Err(CommandError::new(
-                    ErrorCode::INVALID_NAMESPACE,
-                    "$listLocalSessions must be run against the database with {aggregate: 1}, not a \
-                     collection",
-                ));
+                refuse!(
+                    INVALID_NAMESPACE,
+                    "$listLocalSessions must be run against the database with {{aggregate: 1}}, not a \
+                     collection"
+                );
             }
             ("$listSessions" | "$listLocalSessions", _) => visible_sessions(request, stage)?,
             ("$currentOp", _) if request.database != "admin" => {
-                return Err(CommandError::new(
-                    ErrorCode::INVALID_NAMESPACE,
-                    "$currentOp must be run against the 'admin' database with {aggregate: 1}",
-                ));
+                refuse!(
+                    INVALID_NAMESPACE,
+                    "$currentOp must be run against the 'admin' database with {{aggregate: 1}}"
+                );
             }
             ("$currentOp", _) => visible_operations(request, stage)?,
             _ => Vec::new(),

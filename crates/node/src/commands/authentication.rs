@@ -9,7 +9,7 @@ use quorate_authentication::scram::{ClientFirst, ServerConversation, StoredCrede
 use super::common::reply;
 use crate::context::{Command, Outcome};
 use crate::dispatch::Request;
-use crate::error::{CommandError, Result};
+use crate::error::Result;
 use crate::fields::Fields;
 use crate::users::{
     EXTERNAL, LoggedIn, Mechanism, Pending, decoy_credentials, failed, find_user, find_user_evenly,
@@ -96,7 +96,7 @@ fn speculate(request: &Request<'_>, body: &Document, database: &str) -> Option<D
 pub(super) fn sasl_continue(request: &Request<'_>, command: Command) -> Result<Outcome> {
     let mut login = request.context.client.login.state();
     let Some(mut pending) = login.conversation.take() else {
-        return Err(fail!(PROTOCOL_ERROR, "No SASL session state found; begin with saslStart"));
+        refuse!(PROTOCOL_ERROR, "No SASL session state found; begin with saslStart");
     };
     let body = command.body.to_document();
     let message = payload(&body)?;
@@ -132,7 +132,7 @@ fn payload(body: &Document) -> Result<&[u8]> {
     match body.get("payload") {
         Some(Bson::Binary(binary)) => Ok(&binary.bytes),
         Some(Bson::String(text)) => Ok(text.as_bytes()),
-        _ => Err(CommandError::type_mismatch("payload must be binary")),
+        _ => Err(fail!(TYPE_MISMATCH, "payload must be binary")),
     }
 }
 

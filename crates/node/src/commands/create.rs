@@ -43,7 +43,7 @@ pub(super) fn create(request: &Request<'_>, command: Command) -> Result<Outcome>
         if existing.options == options && request.transaction.is_none() {
             return reply(&doc! { "ok": 1.0 });
         }
-        return Err(fail!(NAMESPACE_EXISTS, "Collection {namespace} already exists."));
+        refuse!(NAMESPACE_EXISTS, "Collection {namespace} already exists.");
     }
     check_view_cycle(&writer.catalog(), &namespace, &options)?;
     writer.create_collection(&namespace, options)?;
@@ -52,10 +52,7 @@ pub(super) fn create(request: &Request<'_>, command: Command) -> Result<Outcome>
 
 fn kept_options(request: &Request<'_>, fields: &Fields<'_>) -> Result<Document> {
     if let Some(refused) = REFUSED_OPTIONS.iter().find(|name| fields.has(name)) {
-        return Err(fail!(
-            COMMAND_NOT_SUPPORTED,
-            "create with {refused} is not supported; leave it out"
-        ));
+        refuse!(COMMAND_NOT_SUPPORTED, "create with {refused} is not supported; leave it out");
     }
     if let Some(images) = fields.raw(IMAGES_OPTION) {
         check_images_option(images)?;
@@ -69,31 +66,22 @@ fn kept_options(request: &Request<'_>, fields: &Fields<'_>) -> Result<Document> 
     }
     if fields.flag("capped")? {
         let size = fields.integer("size")?.unwrap_or(0);
-        if size <= 0 {
-            return Err(CommandError::new(
-                ErrorCode::INVALID_OPTIONS,
-                "the 'size' field is required when 'capped' is true",
-            ));
-        }
+        refuse_if!(size <= 0 => INVALID_OPTIONS,
+            "the 'size' field is required when 'capped' is true");
         fields.integer("max")?;
         options.insert("capped", true);
         // The server rounds up to 256 bytes.
         options.insert("size", (size.saturating_add(255) / 256 * 256).max(256));
     } else {
         options.remove("capped");
-        if fields.has("size") || fields.has("max") {
-            return Err(CommandError::new(
-                ErrorCode::INVALID_OPTIONS,
-                "the 'capped' field needs to be true when either the 'size' or 'max' fields are \
-                 present",
-            ));
-        }
+        refuse_if!(fields.has("size") || fields.has("max") => INVALID_OPTIONS,
+            "the 'capped' field needs to be true when either the 'size' or 'max' fields are \
+             present");
     }
     check_view_pipeline(request, fields)?;
     check_view_options(fields, &options)?;
-    if fields.has("pipeline") && !fields.has("viewOn") {
-        return Err(fail!(INVALID_OPTIONS, "'pipeline' requires 'viewOn' to also be specified"));
-    }
+    refuse_if!(fields.has("pipeline") && !fields.has("viewOn") => INVALID_OPTIONS,
+        "'pipeline' requires 'viewOn' to also be specified");
     Ok(options)
 }
 
@@ -105,11 +93,11 @@ fn check_unkept_options(fields: &Fields<'_>) -> Result<()> {
         fields.document(name)?;
     }
     if fields.has("expireAfterSeconds") {
-        return Err(CommandError::new(
-            ErrorCode::INVALID_OPTIONS,
+        refuse!(
+            INVALID_OPTIONS,
             "'expireAfterSeconds' is an option of time series, which are not offered here; create an index with \
-             expireAfterSeconds on a field that holds dates",
-        ));
+             expireAfterSeconds on a field that holds dates"
+        );
     }
     Ok(())
 }
@@ -122,7 +110,7 @@ fn check_view_options(fields: &Fields<'_>, options: &Document) -> Result<()> {
     if let (true, Some(option)) =
         (fields.has("viewOn"), not_of_view.into_iter().find(|name| options.contains_key(name)))
     {
-        return Err(fail!(INVALID_OPTIONS, "option not supported on a view: {option}"));
+        refuse!(INVALID_OPTIONS, "option not supported on a view: {option}");
     }
     Ok(())
 }
@@ -139,17 +127,16 @@ fn check_validation(fields: &Fields<'_>) -> Result<()> {
 
 /// Refuses a view that could not be read, or whose reading would write.
 fn check_view_pipeline(request: &Request<'_>, fields: &Fields<'_>) -> Result<()> {
-    if fields.string("viewOn")?.is_some_and(str::is_empty) {
-        return Err(CommandError::bad_value("'viewOn' cannot be empty"));
-    }
+    refuse_if!(fields.string("viewOn")?.is_some_and(str::is_empty) => BAD_VALUE,
+        "'viewOn' cannot be empty");
     let Some(stages) = fields.array("pipeline")? else { return Ok(()) };
     let writes = |stage: &&str| matches!(*stage, "$out" | "$merge");
     let names = stages.iter().filter_map(Bson::as_document).filter_map(|stage| stage.keys().next());
     if let Some(stage) = names.map(String::as_str).find(writes) {
-        return Err(fail!(
+        refuse!(
             OPTION_NOT_SUPPORTED_ON_VIEW,
             "{stage} cannot be part of a view; run it with aggregate"
-        ));
+        );
     }
     Pipeline::parse(stages, &command_variables(request, fields)?)?;
     Ok(())
@@ -159,12 +146,8 @@ fn check_view_pipeline(request: &Request<'_>, fields: &Fields<'_>) -> Result<()>
 fn check_view_cycle(catalog: &Catalog, namespace: &Namespace, options: &Document) -> Result<()> {
     let (mut reached, mut unseen) = (BTreeSet::new(), read_by_view(options)?);
     while let Some(name) = unseen.pop() {
-        if name == namespace.collection {
-            return Err(fail!(
-                GRAPH_CONTAINS_CYCLE,
-                "View cycle detected: {namespace} would read itself"
-            ));
-        }
+        refuse_if!(name == namespace.collection => GRAPH_CONTAINS_CYCLE,
+            "View cycle detected: {namespace} would read itself");
         let next = Namespace { database: namespace.database.clone(), collection: name.clone() };
         if reached.insert(name)
             && let Some(known) = catalog.get(&next)
@@ -277,12 +260,8 @@ fn modify_index(
         fail!(INDEX_NOT_FOUND, "cannot find index for ns {}", collection.namespace)
     })?;
     let index = &collection.indexes[place];
-    if index.name == ID_INDEX {
-        return Err(CommandError::new(
-            ErrorCode::INVALID_OPTIONS,
-            "the _id index can neither be hidden nor let documents expire",
-        ));
-    }
+    refuse_if!(index.name == ID_INDEX => INVALID_OPTIONS,
+        "the _id index can neither be hidden nor let documents expire");
     let mut spec = index.spec.clone();
     let expiry = fields.integer("expireAfterSeconds")?.map(Bson::Int64);
     let hidden = fields.boolean("hidden")?.map(Bson::Boolean);
@@ -313,10 +292,10 @@ fn check_index_change(change: &Document, fields: &Fields<'_>) -> Result<()> {
     if let Some(refused) =
         ["unique", "prepareUnique", "forceNonUnique"].into_iter().find(|name| fields.has(name))
     {
-        return Err(fail!(
+        refuse!(
             COMMAND_NOT_SUPPORTED,
             "collMod does not change '{refused}' of an index; drop it and create it anew"
-        ));
+        );
     }
     match (fields.string("name")?, fields.document("keyPattern")?) {
         (Some(_), Some(_)) => return invalid("Cannot specify both key pattern and name."),
@@ -343,16 +322,14 @@ pub(super) fn rename(request: &Request<'_>, command: Command) -> Result<Outcome>
     check_writable(&target)?;
     let (drop_target, expected) = drop_target(&fields)?;
     let concern = WriteConcern::parse(&command)?;
-    if source == target {
-        return Err(fail!(ILLEGAL_OPERATION, "Can't rename a collection to itself"));
-    }
+    refuse_if!(source == target => ILLEGAL_OPERATION, "Can't rename a collection to itself");
     if request.node.oplog().is_some() && source.is_unreplicated() != target.is_unreplicated() {
         // Other members have no collection that they could rename, or would keep the one that is gone here.
-        return Err(fail!(
+        refuse!(
             ILLEGAL_OPERATION,
             "Cannot rename '{source}' to '{target}': one of them is replicated and the other is not; \
                  copy the documents with an aggregation and $merge, then drop the collection"
-        ));
+        );
     }
     let mut writer = request.write();
     writer.unused_collections(|writer| {
@@ -361,18 +338,13 @@ pub(super) fn rename(request: &Request<'_>, command: Command) -> Result<Outcome>
     let collection = writer
         .collection(&source)
         .ok_or_else(|| fail!(NAMESPACE_NOT_FOUND, "Source collection {source} does not exist"))?;
-    if collection.view.is_some() {
-        return Err(fail!(
-            COMMAND_NOT_SUPPORTED_ON_VIEW,
-            "Namespace {source} is a view, not a collection; drop it and create it anew"
-        ));
-    }
+    refuse_if!(collection.view.is_some() => COMMAND_NOT_SUPPORTED_ON_VIEW,
+        "Namespace {source} is a view, not a collection; drop it and create it anew");
     if writer.collection(&target).is_some_and(|found| found.view.is_some()) {
-        return Err(fail!(NAMESPACE_EXISTS, "a view already exists with that name: {target}"));
+        refuse!(NAMESPACE_EXISTS, "a view already exists with that name: {target}");
     }
-    if writer.collection(&target).is_some() && !drop_target {
-        return Err(CommandError::new(ErrorCode::NAMESPACE_EXISTS, "target namespace exists"));
-    }
+    refuse_if!(writer.collection(&target).is_some() && !drop_target => NAMESPACE_EXISTS,
+        "target namespace exists");
     if let Some(expected) = expected {
         check_target_uuid(&target, writer.collection(&target).as_deref(), expected)?;
     }

@@ -10,7 +10,7 @@ use quorate_query::matcher::Matcher;
 use super::common::reply;
 use crate::context::{Command, Outcome};
 use crate::dispatch::Request;
-use crate::error::{CommandError, Result};
+use crate::error::Result;
 use crate::fields::Fields;
 use crate::namespace::Namespace;
 use crate::select::Selection;
@@ -23,9 +23,7 @@ pub(super) fn data_size(request: &Request<'_>, command: Command) -> Result<Outco
     };
     let (min, max) = (bound("min")?, bound("max")?);
     let estimate = fields.flag("estimate")?;
-    if min.is_some() != max.is_some() {
-        return Err(CommandError::bad_value("only one of min or max specified"));
-    }
+    refuse_if!(min.is_some() != max.is_some() => BAD_VALUE, "only one of min or max specified");
     let (collection, view) = request.read(&namespace)?;
     let Some(collection) = collection else {
         return reply(
@@ -48,12 +46,8 @@ pub(super) fn data_size(request: &Request<'_>, command: Command) -> Result<Outco
                 false => None,
             };
             let key = bound("keyPattern")?.unwrap_or_else(|| ascending(&min));
-            if collection.index_with_key(&key)?.is_none() {
-                return Err(fail!(
-                    INDEX_NOT_FOUND,
-                    "couldn't find valid index containing key pattern {key}"
-                ));
-            }
+            refuse_if!(collection.index_with_key(&key)?.is_none() => INDEX_NOT_FOUND,
+                "couldn't find valid index containing key pattern {key}");
             let matcher = Arc::new(Matcher::parse(&Document::new())?);
             let interrupt = request.interrupt.clone();
             let selection = Selection {

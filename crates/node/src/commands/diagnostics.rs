@@ -9,7 +9,7 @@ use super::common::reply;
 use crate::command_table::{Access, Effect};
 use crate::context::{Command, Outcome, Reply};
 use crate::dispatch::Request;
-use crate::error::{CommandError, ErrorCode, Result};
+use crate::error::Result;
 use crate::fields::{Fields, to_raw, whole_number};
 use crate::generic_arguments::is_generic;
 use crate::operations::OperationId;
@@ -162,10 +162,7 @@ fn running_operations(request: &Request<'_>, own_only: bool) -> Vec<Document> {
 
 pub(super) fn kill_operation(request: &Request<'_>, command: Command) -> Result<Outcome> {
     let Some(id) = Fields::new(&command.body, "killOp").integer("op")? else {
-        return Err(CommandError::new(
-            ErrorCode::MISSING_FIELD,
-            "Did not provide \"op\" field; currentOp shows it as opid",
-        ));
+        refuse!(MISSING_FIELD, "Did not provide \"op\" field; currentOp shows it as opid");
     };
     let client = &request.context.client;
     let kills_all = Rights::of(request.node, client)?.allow(Access::ClusterAdmin, request.database);
@@ -173,10 +170,10 @@ pub(super) fn kill_operation(request: &Request<'_>, command: Command) -> Result<
     let by = session_owner(request.node, client).filter(|_| !kills_all);
     // An operation that is gone has stopped, which is all that was asked for.
     if request.node.operations().kill(OperationId(id), by.as_ref()) == Some(false) {
-        return Err(CommandError::new(
-            ErrorCode::UNAUTHORIZED,
-            "not authorized to kill what another user runs; it takes the role clusterAdmin",
-        ));
+        refuse!(
+            UNAUTHORIZED,
+            "not authorized to kill what another user runs; it takes the role clusterAdmin"
+        );
     }
     reply(&doc! { "info": "attempting to kill op", "ok": 1.0 })
 }
@@ -187,13 +184,11 @@ pub(super) fn profile(request: &Request<'_>, command: Command) -> Result<Outcome
         Some(level @ 0..=2) => Some(level as i32),
         Some(-1) | None => None,
         Some(other) => {
-            return Err(fail!(BAD_VALUE, "profile takes 0, 1 or 2, or -1 to ask; not {other}"));
+            refuse!(BAD_VALUE, "profile takes 0, 1 or 2, or -1 to ask; not {other}");
         }
     };
     let slow = fields.integer("slowms")?;
-    if slow.is_some_and(|slow| slow < 0) {
-        return Err(CommandError::bad_value("slowms must not be negative"));
-    }
+    refuse_if!(slow.is_some_and(|slow| slow < 0) => BAD_VALUE, "slowms must not be negative");
     let rate = sample_rate(&fields)?;
     let filter = match fields.raw("filter") {
         None => None,
@@ -205,9 +200,7 @@ pub(super) fn profile(request: &Request<'_>, command: Command) -> Result<Outcome
     };
     let database = request.database;
     if level.is_some_and(|level| level > 0) {
-        if database == "local" {
-            return Err(CommandError::bad_value("the database local cannot be profiled"));
-        }
+        refuse_if!(database == "local" => BAD_VALUE, "the database local cannot be profiled");
         request.node.prepare_profile(database, request.context.now)?;
     }
     let mut answer = request.node.profiler().update(|state| {
@@ -243,5 +236,5 @@ fn sample_rate(fields: &Fields<'_>) -> Result<Option<f64>> {
     if (0.0..=1.0).contains(&rate) {
         return Ok(Some(rate));
     }
-    Err(CommandError::bad_value("sampleRate is a share, from 0 to 1"))
+    Err(fail!(BAD_VALUE, "sampleRate is a share, from 0 to 1"))
 }

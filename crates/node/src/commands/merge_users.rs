@@ -11,7 +11,7 @@ use super::common::WriteConcern;
 use super::users::{insert_user, note_schema, replace_user, stored};
 use crate::context::{Command, Outcome};
 use crate::dispatch::Request;
-use crate::error::{CommandError, Result};
+use crate::error::Result;
 use crate::fields::{Fields, check_known, to_raw};
 use crate::namespace::Namespace;
 use crate::users::{EXTERNAL, Role, User, users_namespace};
@@ -39,21 +39,18 @@ pub(super) fn merge(request: &Request<'_>, command: Command) -> Result<Outcome> 
         }
     };
     let (users, roles) = (named("tempUsersCollection")?, named("tempRolesCollection")?);
-    if users.is_none() && roles.is_none() {
-        return Err(CommandError::bad_value(
-            "_mergeAuthzCollections takes tempUsersCollection, tempRolesCollection or both",
-        ));
-    }
+    refuse_if!(users.is_none() && roles.is_none() => BAD_VALUE,
+        "_mergeAuthzCollections takes tempUsersCollection, tempRolesCollection or both");
     let of = fields.string("db")?.filter(|database| !database.is_empty());
     let drops = fields.flag("drop")?;
     let mut writer = request.write();
     if let Some(roles) = roles
         && !stored(&writer, &roles, &Document::new())?.is_empty()
     {
-        return Err(fail!(
+        refuse!(
             COMMAND_NOT_SUPPORTED,
             "there are only the built-in roles; restore without admin.system.roles"
-        ));
+        );
     }
     if let Some(users) = users {
         put_in_place(&mut writer, &users, of, drops)?;
@@ -70,9 +67,8 @@ fn put_in_place(
 ) -> Result<()> {
     let query = of.map_or_else(Document::new, |database| doc! { "db": database });
     let found = stored(writer, from, &query)?;
-    if found.len() > MAX_USERS {
-        return Err(fail!(BAD_VALUE, "{} users are more than {MAX_USERS}", found.len()));
-    }
+    refuse_if!(found.len() > MAX_USERS => BAD_VALUE,
+        "{} users are more than {MAX_USERS}", found.len());
     let checked = found.iter().map(|user| check(Document::try_from(&*user.document)?));
     let users: Vec<Document> = checked.collect::<Result<_>>()?;
     note_schema(writer)?;

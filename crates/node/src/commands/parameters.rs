@@ -8,7 +8,7 @@ use bson::{Bson, Document, doc};
 use super::common::reply;
 use crate::context::{Command, Outcome};
 use crate::dispatch::Request;
-use crate::error::{CommandError, ErrorCode, Result};
+use crate::error::{CommandError, Result};
 use crate::fields::Fields;
 use crate::generic_arguments::is_generic;
 use crate::node::MAX_CLOCK_DRIFT_SECS;
@@ -84,12 +84,8 @@ pub(super) fn get_parameter(request: &Request<'_>, command: Command) -> Result<O
         };
         found.insert(name, shown);
     }
-    if found.is_empty() {
-        return Err(CommandError::new(
-            ErrorCode::INVALID_OPTIONS,
-            "no option found to get; use getParameter: '*' for all of them",
-        ));
-    }
+    refuse_if!(found.is_empty() => INVALID_OPTIONS,
+        "no option found to get; use getParameter: '*' for all of them");
     found.insert("ok", 1.0);
     reply(&found)
 }
@@ -124,15 +120,15 @@ impl Setting {
         let flag = || Ok(fields.boolean(name)?.unwrap_or_default());
         let number = |least: i32| {
             let number = fields.integer(name)?.and_then(|number| i32::try_from(number).ok());
-            let must = || CommandError::bad_value(format!("{name} must be at least {least}"));
+            let must = || fail!(BAD_VALUE, "{name} must be at least {least}");
             number.filter(|number| *number >= least).ok_or_else(must)
         };
         match name {
             INDEX_PREFETCH => {
                 let wanted = fields.raw(name).and_then(Bson::as_str);
-                let wanted = wanted.and_then(IndexPrefetch::from_name).ok_or_else(|| {
-                    CommandError::bad_value(format!("{name} must be none, _id_only or all"))
-                })?;
+                let wanted = wanted
+                    .and_then(IndexPrefetch::from_name)
+                    .ok_or_else(|| fail!(BAD_VALUE, "{name} must be none, _id_only or all"))?;
                 Ok(Self::IndexPrefetch(wanted))
             }
             CLOSE_ON_STEP_DOWN => flag().map(Self::CloseOnStepDown),
@@ -142,9 +138,9 @@ impl Setting {
                 Ok(Self::TransactionLifetime(Duration::from_secs(seconds)))
             }
             TRANSACTION_LOCK_REQUEST => number(-1).map(Self::TransactionLockRequest),
-            _ => Err(CommandError::new(
-                ErrorCode::INVALID_OPTIONS,
-                format!("parameter {name} cannot be changed while the server runs"),
+            _ => Err(fail!(
+                INVALID_OPTIONS,
+                "parameter {name} cannot be changed while the server runs"
             )),
         }
     }
@@ -183,10 +179,7 @@ impl Setting {
 
 fn not_found(name: Option<&str>) -> CommandError {
     let named = name.map(|name| format!(": {name}")).unwrap_or_default();
-    CommandError::new(
-        ErrorCode::INVALID_OPTIONS,
-        format!("no option found to set{named}; use getParameter: '*' for their names"),
-    )
+    fail!(INVALID_OPTIONS, "no option found to set{named}; use getParameter: '*' for their names")
 }
 
 pub(super) fn configure_fail_point(request: &Request<'_>, command: Command) -> Result<Outcome> {

@@ -5,7 +5,7 @@ use bson::{Bson, Document, doc};
 use super::common::reply;
 use crate::context::{Command, Outcome};
 use crate::dispatch::Request;
-use crate::error::{CommandError, Result};
+use crate::error::Result;
 use crate::fields::{Fields, whole_number};
 use crate::users::{Role, privileges};
 
@@ -23,7 +23,7 @@ pub(super) fn roles_info(request: &Request<'_>, command: Command) -> Result<Outc
         None => None,
     };
     let asked: Vec<Role> = asked.ok_or_else(|| {
-        CommandError::bad_value("rolesInfo takes a name, {role, db}, a list of them, or 1")
+        fail!(BAD_VALUE, "rolesInfo takes a name, {{role, db}}, a list of them, or 1")
     })?;
     let details = Details::read(&fields)?;
     let shown = asked.into_iter().filter(Role::exists).map(|role| {

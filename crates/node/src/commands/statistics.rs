@@ -15,7 +15,7 @@ use crate::catalog::Collection;
 use crate::context::{Command, Outcome};
 use crate::cursors::CursorStatistics;
 use crate::dispatch::Request;
-use crate::error::{CommandError, ErrorCode, Result};
+use crate::error::Result;
 use crate::fields::{Fields, whole_number};
 use crate::index_sizes::index_size;
 use crate::namespace::Namespace;
@@ -182,12 +182,8 @@ pub(super) fn top(request: &Request<'_>, _: Command) -> Result<Outcome> {
     let mut totals = doc! { "note": "all times in microseconds" };
     for collection in request.node.catalog().collections() {
         let Some(figures) = collection.usage.top() else { continue };
-        if totals.len() > MAX_TOLD {
-            return Err(CommandError::new(
-                ErrorCode::BSON_OBJECT_TOO_LARGE,
-                "too many collections are in use for one reply; ask for one with $collStats",
-            ));
-        }
+        refuse_if!(totals.len() > MAX_TOLD => BSON_OBJECT_TOO_LARGE,
+            "too many collections are in use for one reply; ask for one with $collStats");
         totals.insert(collection.namespace.to_string(), figures);
     }
     reply(&doc! { "totals": totals, "ok": 1.0 })
@@ -224,12 +220,8 @@ pub(super) fn stage_figures(
         "host": &request.node.options().host,
         "localTime": to_bson_date_time(request.context.now.wall),
     };
-    if fields.has("queryExecStats") {
-        return Err(fail!(
-            COMMAND_NOT_SUPPORTED,
-            "$collStats with queryExecStats is not offered; use profile and system.profile"
-        ));
-    }
+    refuse_if!(fields.has("queryExecStats") => COMMAND_NOT_SUPPORTED,
+        "$collStats with queryExecStats is not offered; use profile and system.profile");
     if let Some(options) = fields.document("latencyStats")? {
         let options = Fields::new(options, "$collStats.latencyStats");
         let idle = Usage::default();
@@ -289,7 +281,7 @@ fn figures(
 
 fn scale(fields: &Fields<'_>) -> Result<i64> {
     match fields.integer("scale")? {
-        Some(scale) if scale < 1 => Err(CommandError::bad_value("scale has to be > 0")),
+        Some(scale) if scale < 1 => Err(fail!(BAD_VALUE, "scale has to be > 0")),
         Some(scale) => Ok(scale),
         None => Ok(1),
     }
@@ -342,12 +334,8 @@ pub(super) fn database_statistics(request: &Request<'_>, command: Command) -> Re
 pub(super) fn validate(request: &Request<'_>, command: Command) -> Result<Outcome> {
     let namespace = request.namespace(&command)?;
     let fields = Fields::new(&command.body, "validate");
-    if fields.flag("background")? && fields.flag("full")? {
-        return Err(CommandError::new(
-            ErrorCode::COMMAND_NOT_SUPPORTED,
-            "validate with background and full is not supported; leave one of them out",
-        ));
-    }
+    refuse_if!(fields.flag("background")? && fields.flag("full")? => COMMAND_NOT_SUPPORTED,
+        "validate with background and full is not supported; leave one of them out");
     if let Some(collection) = request.node.catalog().get(&namespace) {
         collection.refuse_view()?;
         request.totals(collection)?;

@@ -25,27 +25,27 @@ use crate::writer::Writer;
 pub(super) fn create_user(request: &Request<'_>, command: Command) -> Result<Outcome> {
     let fields = Fields::new(&command.body, "createUser");
     let name = fields.required_string("createUser")?;
-    if name.is_empty() || request.database == "local" {
-        return Err(CommandError::bad_value("users need a name and a database that is replicated"));
-    }
+    refuse_if!(name.is_empty() || request.database == "local" => BAD_VALUE,
+        "users need a name and a database that is replicated");
     let password = fields.string("pwd")?;
     let concern = WriteConcern::parse(&command)?;
-    let roles = roles(request, &fields)?.ok_or_else(|| {
-        CommandError::bad_value("\"createUser\" command requires a \"roles\" array")
-    })?;
+    let roles = roles(request, &fields)?
+        .ok_or_else(|| fail!(BAD_VALUE, "\"createUser\" command requires a \"roles\" array"))?;
     let credentials = match password {
         None if request.database == EXTERNAL => doc! { "external": true },
         Some(_) if request.database == EXTERNAL => {
-            return Err(CommandError::bad_value(
-                "Cannot set the password for users defined on the '$external' database",
-            ));
+            refuse!(
+                BAD_VALUE,
+                "Cannot set the password for users defined on the '$external' database"
+            );
         }
         Some(password) => credentials(request, &fields, name, password)?,
         None => {
-            return Err(CommandError::bad_value(
+            refuse!(
+                BAD_VALUE,
                 "Must provide a 'pwd' field for all user documents, except those with '$external' \
-                 as the user's source db",
-            ));
+                 as the user's source db"
+            );
         }
     };
     let mut writer = request.node.write(request.context.now);
@@ -102,11 +102,8 @@ pub(super) fn update_user(request: &Request<'_>, command: Command) -> Result<Out
     if let Some(custom) = fields.document("customData")? {
         changes.insert("customData", custom.clone());
     }
-    if changes.is_empty() {
-        return Err(CommandError::bad_value(
-            "Must specify at least one field to update in updateUser",
-        ));
-    }
+    refuse_if!(changes.is_empty() => BAD_VALUE,
+        "Must specify at least one field to update in updateUser");
     change_user(request, &command, name, |user| user.extend(changes))
 }
 
@@ -215,17 +212,17 @@ pub(super) fn users_info(request: &Request<'_>, command: Command) -> Result<Outc
         None => None,
     };
     let query = query.ok_or_else(|| {
-        CommandError::bad_value("usersInfo takes a name, {user, db}, a list of them, or 1")
+        fail!(BAD_VALUE, "usersInfo takes a name, {{user, db}}, a list of them, or 1")
     })?;
     let with_credentials = fields.flag("showCredentials")?;
     let with_custom_data = fields.boolean("showCustomData")?.unwrap_or(true);
     let details = Details::read(&fields)?;
     // MongoDB tells details of users that are named, for the sake of its caches; tools know that.
     if details.any() && !query.contains_key("_id") && !query.contains_key("$or") {
-        return Err(CommandError::new(
-            ErrorCode::ILLEGAL_OPERATION,
-            "Privilege or restriction details require exact-match usersInfo queries.",
-        ));
+        refuse!(
+            ILLEGAL_OPERATION,
+            "Privilege or restriction details require exact-match usersInfo queries."
+        );
     }
     let filter = fields.document("filter")?.map(Matcher::parse).transpose()?;
     let mut shown = Vec::new();
@@ -256,14 +253,12 @@ fn credentials(
 ) -> Result<Document> {
     let wanted = match fields.array("mechanisms")? {
         None => Mechanism::ALL.to_vec(),
-        Some([]) => return Err(CommandError::bad_value("mechanisms field must not be empty")),
+        Some([]) => refuse!(BAD_VALUE, "mechanisms field must not be empty"),
         Some(names) => names
             .iter()
             .map(|name| name.as_str().and_then(Mechanism::from_name))
             .collect::<Option<Vec<_>>>()
-            .ok_or_else(|| {
-                CommandError::bad_value("mechanisms are SCRAM-SHA-1 and SCRAM-SHA-256")
-            })?,
+            .ok_or_else(|| fail!(BAD_VALUE, "mechanisms are SCRAM-SHA-1 and SCRAM-SHA-256"))?,
     };
     let mut stored = Document::new();
     for mechanism in wanted {
@@ -284,12 +279,9 @@ fn roles(request: &Request<'_>, fields: &Fields<'_>) -> Result<Option<Vec<Bson>>
             check_known(role.keys(), "roles", &["role", "db"])?;
         }
         let role = Role::parse(value, request.database)
-            .ok_or_else(|| CommandError::bad_value("a role is a name or {role, db}"))?;
-        if !role.exists() {
-            return Err(fail!(
-                ROLE_NOT_FOUND, "Could not find role: {}@{}", role.name, role.database
-            ));
-        }
+            .ok_or_else(|| fail!(BAD_VALUE, "a role is a name or {{role, db}}"))?;
+        refuse_if!(!role.exists() => ROLE_NOT_FOUND,
+            "Could not find role: {}@{}", role.name, role.database);
         check_grant(request.node, &request.context.client, &role.database)?;
         roles.push(Bson::from(role.to_document()));
     }
