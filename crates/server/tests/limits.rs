@@ -227,7 +227,7 @@ fn fill(server: &Alone, first: i32) -> i32 {
 fn documents_that_are_deleted_on_a_full_disk_make_room() {
     let directory = tempfile::tempdir().unwrap();
     let data = directory.path().join("data");
-    let Some(_disk) = SmallDisk::mount_of(256, &data) else { return };
+    let Some(_disk) = SmallDisk::mount_of(1024, &data) else { return };
     let server = Alone::start("true", &data);
     let mut count = fill(&server, 0);
     assert!(count > 50, "{count}");

@@ -89,8 +89,9 @@ impl Tree {
         let version = self.tree.current_version();
         let mut tables: Vec<(u64, TableId)> =
             version.iter_tables().map(|table| (table.metadata.file_size, table.id())).collect();
-        tables.sort_unstable_by(|one, other| other.cmp(one));
-        let (mut gained, mut lacked) = (0, None);
+        // The old tables go with the list of the whole round, so the new ones share the room. Small ones first: most of them fit.
+        tables.sort_unstable();
+        let (mut gained, mut lacked, mut room) = (0, None, rewriting.room);
         for (_, id) in tables {
             if stops() {
                 return Ok(gained);
@@ -104,11 +105,12 @@ impl Tree {
             if !range.may_have_removed(&removed) {
                 continue;
             }
-            match self.measure(&range, rewriting)? {
+            match self.measure(&range, Rewriting { room, ..rewriting })? {
                 Outcome::Stays => {}
                 Outcome::LacksRoom => lacked = Some(rewriting.room),
                 Outcome::Shrinks { rest, gain } => {
                     self.change_tables(|| self.replace(&range, rest, rewriting))?;
+                    room -= rest;
                     gained += gain;
                 }
             }
