@@ -46,7 +46,7 @@ fn total_memory() -> Option<u64> {
 }
 
 /// A line such as `MemTotal:  16384 kB`.
-fn kilobytes(text: &str, name: &str) -> Option<u64> {
+pub(crate) fn kilobytes(text: &str, name: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(name))?;
     line.trim().strip_suffix("kB")?.trim().parse().ok()
 }

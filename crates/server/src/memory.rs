@@ -13,6 +13,8 @@ use std::{fs, io};
 use mimalloc::MiMalloc;
 use tokio::runtime::{Builder, Handle, Runtime};
 
+use crate::host_info::kilobytes;
+
 /// The allocator for programs that serve: they make it their `#[global_allocator]`.
 ///
 /// Updates and transactions take a third less time with it than with that of the C library, which searches
@@ -202,9 +204,7 @@ pub(crate) fn set_thrift(held: u64) {
 /// How many bytes of this process are in the machine's memory.
 fn resident_bytes() -> Option<u64> {
     let status = fs::read_to_string("/proc/self/status").ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
-    let kilobytes: u64 = line.split_whitespace().next()?.parse().ok()?;
-    Some(kilobytes * 1024)
+    Some(kilobytes(&status, "VmRSS:")? * 1024)
 }
 
 /// Asks both allocators, that of the program and that of the C library, which libraries in C use.

@@ -120,12 +120,6 @@ impl<'b> FieldWriter<'b> {
         });
     }
 
-    /// A document that is there already.
-    pub fn raw(&mut self, name: &str, document: &RawDocument) {
-        self.name(DOCUMENT, name);
-        self.bytes.extend_from_slice(document.as_bytes());
-    }
-
     /// A document.
     pub fn document(&mut self, name: &str, write: impl FnOnce(&mut FieldWriter<'_>)) {
         self.name(DOCUMENT, name);
@@ -197,7 +191,6 @@ mod tests {
             fields.text("text", &["one", ".", "two"]);
             fields.text("empty", &[]);
             fields.op_time("opTime", OpTime::new(5, time));
-            fields.raw("raw", &items[0]);
             fields.document("document", |inner| {
                 inner.document("nothing", |_| {});
                 inner.int32("last", 1);
@@ -211,7 +204,7 @@ mod tests {
         let expected = rawdoc! {
             "double": 1.5, "yes": true, "no": false, "int32": -3, "int64": 1_i64 << 40,
             "date": DateTime::from_millis(1_700_000_000_123), "time": time, "text": "one.two",
-            "empty": "", "opTime": { "ts": time, "t": 5_i64 }, "raw": { "a": 1 },
+            "empty": "", "opTime": { "ts": time, "t": 5_i64 },
             "document": { "nothing": {}, "last": 1 }, "documents": places, "raws": [{ "a": 1 }, {}],
         };
         assert_eq!(written.as_bytes(), expected.as_bytes());
