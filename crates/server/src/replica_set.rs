@@ -20,6 +20,7 @@ mod host;
 mod inbox;
 mod initial_sync;
 mod oplog_buffer;
+mod pace;
 mod peers;
 mod read_concern;
 mod recognition;

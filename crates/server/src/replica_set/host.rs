@@ -111,6 +111,7 @@ pub(super) async fn run(parts: Parts) -> Result<(), String> {
     let recovered = parts.recovered.clone();
     let replica = Replica::new(options, recovered, Arc::clone(node), progress, seed, now);
     let inbox = parts.inbox.clone();
+    let (followers, known) = (Arc::clone(&parts.followers), Arc::clone(&parts.node));
     let host = Host {
         replica,
         runtime: Handle::current(),
@@ -143,7 +144,10 @@ pub(super) async fn run(parts: Parts) -> Result<(), String> {
         broken: None,
         asked_successor: false,
     };
-    inbox.run(host).await
+    tokio::select! {
+        end = inbox.run(host) => end,
+        never = followers.keep_pace(&known) => match never {},
+    }
 }
 
 /// A commit point that moved, or a change of the member's role.

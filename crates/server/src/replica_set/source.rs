@@ -2,16 +2,17 @@
 //!
 //! Each stream has a task, but the thread that has news for a follower writes it into the socket itself: a thread that
 //! appended entries, or one that moved the commit point past those that were sent. That spares an entry a change of
-//! threads. The task does what takes time: the first batch, what the socket has no room for, batches that are large,
-//! errors, and what is due when nothing happens.
+//! threads. What gathers is pushed by a timer that all streams share. The task does what takes time: the first batch,
+//! what the socket has no room for, batches that are large, errors, and signs of life.
 //!
 //! ```text
-//!   appended, committed ──▶ push ──▶ written
-//!                            │ not all, or not now
-//!                            ▼
-//!                          task ──▶ written, ended
+//!   appended, committed, tick ──▶ push ──▶ written
+//!                     ▲            │ │ not all
+//!                     │   not now  │ ▼
+//!                     └─── pace ◀──┘ task ──▶ written, ended
 //! ```
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -26,6 +27,7 @@ use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
 use super::cut::Cut;
+use super::pace::{GATHERING, Pace};
 use super::stream::batch_document;
 use super::{RoleView, SetView};
 use crate::connection::{ConnectionError, error_body};
@@ -33,10 +35,6 @@ use crate::net::{self, Stream, WriteHalf};
 
 /// The longest interval between two batches to a follower, which takes a silent source for failed.
 const KEEP_ALIVE: Duration = Duration::from_secs(2);
-
-/// The longest that entries gather, for a message or for a sync, while earlier ones are not committed. A commit point
-/// that moved waits as long for an entry to travel with.
-pub(super) const GATHERING: Duration = Duration::from_millis(2);
 
 /// Bytes of entries that a thread pushes for its own. What is more is left to the task.
 const MAX_PUSHED_BYTES: usize = 64 * 1024;
@@ -46,21 +44,38 @@ const RETAINED_OUTPUT: usize = 64 * 1024;
 
 /// The streams to all followers.
 #[derive(Default)]
-pub(crate) struct Followers(Lock<Arc<Vec<Arc<OplogStream>>>>);
+pub(crate) struct Followers {
+    streams: Lock<Arc<Vec<Arc<OplogStream>>>>,
+    pace: Pace,
+}
 
 impl Followers {
     /// Adds a stream, until the value is dropped.
     pub(crate) fn join(self: &Arc<Self>, stream: &Arc<OplogStream>) -> Following {
-        Arc::make_mut(&mut self.0.lock()).push(Arc::clone(stream));
+        Arc::make_mut(&mut self.streams.lock()).push(Arc::clone(stream));
         Following { followers: Arc::clone(self), stream: Arc::clone(stream) }
     }
 
     /// The log has grown, or more of it is committed.
     pub(super) fn push(&self, node: &Node) {
-        let streams = Arc::clone(&self.0.lock());
-        for stream in streams.iter() {
-            stream.push(node);
+        let streams = Arc::clone(&self.streams.lock());
+        let gathering = streams.iter().filter(|stream| stream.push(node)).count();
+        if gathering > 0 {
+            self.pace.ask();
         }
+    }
+
+    /// Pushes what has gathered for long enough. Never returns.
+    pub(super) async fn keep_pace(&self, node: &Node) -> Infallible {
+        self.pace
+            .run(|| {
+                let streams = Arc::clone(&self.streams.lock());
+                for stream in streams.iter() {
+                    stream.push(node);
+                }
+                streams.iter().filter_map(|stream| stream.left_to_gather()).min()
+            })
+            .await
     }
 }
 
@@ -72,7 +87,7 @@ pub(crate) struct Following {
 
 impl Drop for Following {
     fn drop(&mut self) {
-        let mut streams = self.followers.0.lock();
+        let mut streams = self.followers.streams.lock();
         Arc::make_mut(&mut streams).retain(|stream| !Arc::ptr_eq(stream, &self.stream));
     }
 }
@@ -101,8 +116,6 @@ struct Sending {
     is_unflushed: bool,
     /// When the last message was made.
     since: Instant,
-    /// Whether the task wakes within [`GATHERING`] by itself.
-    armed: bool,
     /// Whether a push has met an error. The task meets one of the store again, and tells it.
     has_failed: bool,
     /// Whether entries were lost on their way into a message, so that nothing can follow.
@@ -145,7 +158,6 @@ impl OplogStream {
             next,
             is_unflushed: false,
             since: Instant::now(),
-            armed: false,
             has_failed: false,
             is_broken: false,
         };
@@ -153,21 +165,23 @@ impl OplogStream {
         Self { sending: Lock::new(sending), news, wake: Notify::new(), view, cut }
     }
 
-    /// Writes what is new into the socket, without waiting for anything.
-    fn push(&self, node: &Node) {
+    /// Writes what is due into the socket, without waiting for anything. Returns whether something gathers.
+    fn push(&self, node: &Node) -> bool {
+        let mut gathers = false;
         self.news.store(true, Ordering::SeqCst);
         while self.news.load(Ordering::SeqCst) {
             // The thread that holds it looks for news again, and so does the task when it has written.
-            let Some(mut sending) = self.sending.try_lock() else { return };
+            let Some(mut sending) = self.sending.try_lock() else { return gathers };
             if sending.writer.is_none() {
-                return;
+                return gathers;
             }
             self.news.store(false, Ordering::SeqCst);
             let view = *self.view.borrow();
-            let is_task_due = match sending.due(node, &view) {
-                Due::Nothing => false,
+            let due = sending.due(node, &view);
+            gathers = due == Due::Soon;
+            let is_task_due = match due {
+                Due::Nothing | Due::Soon => false,
                 Due::Task => true,
-                Due::Soon => !sending.armed,
                 Due::Now if self.cut.is_cut() => true,
                 Due::Now => !sending.push(node, view),
             };
@@ -176,17 +190,27 @@ impl OplogStream {
                 self.wake.notify_one();
             }
         }
+        gathers
+    }
+
+    /// How much longer something may gather behind the last message.
+    fn left_to_gather(&self) -> Option<Duration> {
+        match self.sending.try_lock() {
+            Some(sending) => sending.left_to_gather(),
+            // A thread makes the next message.
+            None => Some(GATHERING),
+        }
     }
 
     /// Returns when the task may have something to do.
     pub(crate) async fn wait(&self, node: &Node, role: &mut watch::Receiver<RoleView>) {
         let until = {
-            let mut sending = self.sending.lock();
+            let sending = self.sending.lock();
             if sending.is_work_left() || self.news.load(Ordering::SeqCst) {
                 return;
             }
-            sending.armed = sending.due(node, &self.view.borrow()) != Due::Nothing;
-            sending.since + if sending.armed { GATHERING } else { KEEP_ALIVE }
+            let gathers = sending.due(node, &self.view.borrow()) == Due::Soon;
+            sending.since + if gathers { GATHERING } else { KEEP_ALIVE }
         };
         tokio::select! {
             biased;
@@ -251,11 +275,17 @@ impl Sending {
             return Due::Now;
         }
         let has_grown = node.log_positions().written.op_time != sent;
-        match has_grown && view.commit_point.op_time >= sent {
-            true => Due::Now,
-            false if has_grown || told.commit_point != view.commit_point => Due::Soon,
-            false => Due::Nothing,
+        if has_grown && view.commit_point.op_time >= sent {
+            return Due::Now;
         }
+        if !has_grown && told.commit_point == view.commit_point {
+            return Due::Nothing;
+        }
+        if self.left_to_gather().is_some() { Due::Soon } else { Due::Now }
+    }
+
+    fn left_to_gather(&self) -> Option<Duration> {
+        GATHERING.checked_sub(self.since.elapsed()).filter(|left| !left.is_zero())
     }
 
     /// Makes the next message and writes it. False if the task must go on with it.
@@ -287,8 +317,7 @@ impl Sending {
         let is_silent = silence >= KEEP_ALIVE;
         match self.due(node, &view) {
             Due::Now | Due::Task => {}
-            Due::Soon if silence >= GATHERING => {}
-            Due::Nothing | Due::Soon if is_silent => {}
+            Due::Nothing if is_silent => {}
             Due::Nothing | Due::Soon => return Ok(Step::GoOn),
         }
         self.since = Instant::now();
@@ -363,7 +392,7 @@ mod tests {
 
     /// A source without a task for its stream, and the follower's end of the socket.
     struct Pair {
-        node: Node,
+        node: Arc<Node>,
         view: watch::Sender<SetView>,
         followers: Arc<Followers>,
         stream: Arc<OplogStream>,
@@ -395,6 +424,7 @@ mod tests {
             let clock = Clock::new();
             let options = NodeOptions { oplog_bytes: Some(1 << 30), ..NodeOptions::default() };
             let node = Node::open(Arc::new(ModelStore::new()), options, clock.now()).unwrap();
+            let node = Arc::new(node);
             node.join_replica_set(clock.now()).unwrap();
             let listener = TcpListener::bind((std::net::Ipv4Addr::LOCALHOST, 0)).await.unwrap();
             let socket = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
@@ -441,6 +471,15 @@ mod tests {
                 }
                 let reading = self.socket.read_buf(self.decoder.input());
                 assert!(tokio::time::timeout(PATIENCE, reading).await.unwrap().unwrap() > 0);
+            }
+        }
+
+        /// How many entries the next message has. The timer of the streams runs meanwhile, and no task.
+        async fn received_in_time(&mut self) -> usize {
+            let (followers, node) = (Arc::clone(&self.followers), Arc::clone(&self.node));
+            tokio::select! {
+                count = self.received() => count,
+                never = followers.keep_pace(&node) => match never {},
             }
         }
 
@@ -500,34 +539,42 @@ mod tests {
         pair.view.send_modify(|view| view.commit_point = committed);
         pair.push();
         assert_eq!(pair.received().await, 2);
-        // So does time, through the task, which was woken for that.
+        // So does time.
         pair.append(10);
         pair.push();
         assert_eq!(pair.has_sent(), Some(op_time(3)));
-        let (_role, mut role) = watch::channel(view().role());
-        while pair.has_sent() == Some(op_time(3)) {
-            let waiting = pair.stream.wait(&pair.node, &mut role);
-            tokio::time::timeout(KEEP_ALIVE / 2, waiting).await.expect("the task is woken");
-            pair.step().await;
-        }
-        assert_eq!(pair.received().await, 1);
+        assert_eq!(pair.received_in_time().await, 1);
     }
 
-    /// A commit point that moves alone is told by the task, which is woken for it.
+    /// A commit point that moves alone is told within a few milliseconds.
     #[tokio::test]
     async fn a_commit_point_alone_is_told_soon() {
         let mut pair = Pair::new().await;
         pair.step().await;
         assert_eq!(pair.received().await, 1);
-        let (_role, mut role) = watch::channel(view().role());
         pair.commit();
         pair.push();
-        while pair.stream.sending.lock().source.told() != Some(*pair.view.borrow()) {
+        assert_eq!(pair.received_in_time().await, 0);
+        assert_eq!(pair.stream.sending.lock().source.told(), Some(*pair.view.borrow()));
+    }
+
+    /// News that came while the task was writing gathers as well: no thread has asked the timer for it.
+    #[tokio::test]
+    async fn the_task_sends_what_gathered_while_it_was_writing() {
+        let mut pair = Pair::new().await;
+        pair.step().await;
+        assert_eq!(pair.received().await, 1);
+        let writer = pair.stream.sending.lock().writer.take();
+        pair.append(10);
+        pair.push();
+        pair.stream.sending.lock().writer = writer;
+        let (_role, mut role) = watch::channel(view().role());
+        while pair.has_sent() == Some(op_time(1)) {
             let waiting = pair.stream.wait(&pair.node, &mut role);
-            tokio::time::timeout(KEEP_ALIVE / 2, waiting).await.expect("the task is woken");
+            tokio::time::timeout(KEEP_ALIVE / 2, waiting).await.expect("the task wakes by itself");
             pair.step().await;
         }
-        assert_eq!(pair.received().await, 0);
+        assert_eq!(pair.received().await, 1);
     }
 
     /// What the socket does not take at once, and what is too much for a push, is left to the task, in its order.

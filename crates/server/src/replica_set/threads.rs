@@ -21,7 +21,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use super::Message;
 use super::copying::{RollbackFiles, wait_until_old_enough};
 use super::inbox::Inbox;
-use super::source::GATHERING;
+use super::pace::GATHERING;
 use crate::bounded_channel::{BoundedSender, bounded_channel};
 use crate::clock::Clock;
 use crate::write_gate::{Entered, WriteGate};
