@@ -260,7 +260,10 @@ mod tests {
         let library = "  Executable unittests src/lib.rs (target/debug/deps/a-1)";
         assert_eq!(found(library).as_deref(), Some("lib"));
         assert_eq!(found("  Executable tests/model.rs (x)").as_deref(), Some("model"));
-        assert_eq!(found("  Executable tests/digest/main.rs (x)").as_deref(), Some("digest"));
+        assert_eq!(
+            found("  Executable tests/one_member/main.rs (x)").as_deref(),
+            Some("one_member")
+        );
         assert_eq!(found("   Compiling a v0.1.0"), None);
     }
 }

@@ -12,7 +12,7 @@ use crate::doctor_uri::{
     Fakes, blunt_server, closed_port, findings, secondary_hello, tls_front_with,
 };
 use crate::live::Living;
-use crate::pains::{Set, until};
+use crate::real_faults::{Set, until};
 use crate::support::{folder, quorate, quorate_with_input};
 
 /// The reply to `replSetGetStatus` of a set in these states.
@@ -369,13 +369,13 @@ async fn the_verdict_comes_first() {
 fn a_member_that_was_paused_and_goes_on() {
     let set = Set::start(&["--election-timeout", "2s"], 3);
     let (host, pid) = set.others().next().unwrap().clone();
-    crate::pains::signal("-STOP", pid);
+    crate::real_faults::signal("-STOP", pid);
     let uri = format!("{}&connectTimeoutMS=500", set.uri);
     until("the pause is noticed", || {
         let (codes, said, _) = findings(&uri);
         codes.contains(&"hello_unanswered".to_owned()) && said.contains(&host)
     });
-    crate::pains::signal("-CONT", pid);
+    crate::real_faults::signal("-CONT", pid);
     until("nothing is wrong again", || findings(&set.uri).0.is_empty());
     set.end();
 }

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::pains::Set;
+use crate::real_faults::Set;
 use crate::support::{Run, quorate};
 
 fn event(run: &Run, name: &str) -> Value {

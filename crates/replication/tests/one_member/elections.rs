@@ -316,7 +316,7 @@ fn a_member_that_has_just_started_stands_at_once_if_no_member_knows_a_primary() 
         false
     };
     let soon = Duration::from_millis(200);
-    assert!(within(None, &[1, 2], &[], soon), "everybody is back");
+    assert!(within(None, &[1, 2], &[], soon), "all members are back");
     assert!(within(None, &[1], &[2], soon), "the third one is known to be down");
     assert!(!within(None, &[1], &[], soon), "the third one may be the primary");
     assert!(!within(Some(MemberId(2)), &[1, 2], &[], soon), "there is one");

@@ -1,8 +1,7 @@
 //! Faults that users report, provoked against real members, and the finding that the doctor gives.
 //!
-//! docs/doctor.md#situations lists them; the number in the name of a test only tells two faults apart. States that our
-//! members cannot show (a server too old, a clock that is off, a load balancer) are in `doctor_uri`, with
-//! scripted servers. Measured failovers are in `drill`.
+//! docs/doctor.md#situations lists them. States that our members cannot show (a server too old, a clock that is
+//! off, a load balancer) are in `doctor_uri`, with scripted servers. Measured failovers are in `drill`.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -113,7 +112,7 @@ impl Set {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn pain_1_advertised_names_do_not_resolve() {
+async fn advertised_names_do_not_resolve() {
     let mut name = None;
     let (member, port) = start(|options, port| {
         let host = format!("508be0425c52.invalid:{port}");
@@ -135,7 +134,7 @@ async fn pain_1_advertised_names_do_not_resolve() {
 
 /// On Linux, 0.0.0.0 leads to this machine without being a loopback address.
 #[tokio::test(flavor = "multi_thread")]
-async fn pain_2_members_advertise_loopback() {
+async fn members_advertise_loopback() {
     let (member, port) = start(|options, _| options.replica_set = Some("rs0".to_owned())).await;
     initiate(port, &format!("127.0.0.1:{port}"));
     let (codes, said, code) = findings(&format!("mongodb://0.0.0.0:{port}/?replicaSet=rs0"));
@@ -146,7 +145,7 @@ async fn pain_2_members_advertise_loopback() {
 
 /// A minority elects no member, and says so.
 #[test]
-fn pain_3_the_error_of_a_selection_names_every_server() {
+fn the_error_of_a_selection_names_every_server() {
     let mut set = Set::start(&[], 3);
     let hosts: Vec<String> = set.others().map(|(host, _)| host.clone()).collect();
     for host in &hosts {
@@ -174,7 +173,7 @@ fn pain_3_the_error_of_a_selection_names_every_server() {
 
 /// A wrong name of the set is found as well.
 #[test]
-fn pain_4_a_direct_connection_to_a_secondary() {
+fn a_direct_connection_to_a_secondary() {
     let set = Set::start(&[], 3);
     let (secondary, _) = set.others().next().unwrap();
     let (codes, said, code) = findings(&format!("mongodb://{secondary}/?directConnection=true"));
@@ -189,7 +188,7 @@ fn pain_4_a_direct_connection_to_a_secondary() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn pain_5_localhost_is_two_addresses() {
+async fn localhost_is_two_addresses() {
     let (member, port) = start(|_, _| ()).await;
     let run = quorate(&["doctor", "--json", &format!("mongodb://localhost:{port}")]);
     assert_eq!(run.code(), 0, "{}", run.stdout());
@@ -204,7 +203,7 @@ async fn pain_5_localhost_is_two_addresses() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn pain_6_a_refused_login_is_no_timeout() {
+async fn a_refused_login_is_no_timeout() {
     let (member, port) = start(|options, _| options.authentication = true).await;
     let (codes, said, code) = findings(&format!("mongodb://127.0.0.1:{port}"));
     assert_eq!((codes, code), (vec!["login_needed".to_owned()], 1), "{said}");
@@ -217,7 +216,7 @@ async fn pain_6_a_refused_login_is_no_timeout() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn pain_6_a_server_that_wants_tls() {
+async fn a_server_that_wants_tls() {
     let key = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("server.pem");
@@ -250,7 +249,7 @@ async fn pain_6_a_server_that_wants_tls() {
 
 /// A frozen host takes connections and says nothing: the client is told since when.
 #[test]
-fn pain_7_a_member_that_is_frozen_is_told_with_its_age() {
+fn a_member_that_is_frozen_is_told_with_its_age() {
     let set = Set::start(&[], 3);
     let uri = format!("{}&heartbeatFrequencyMS=500&connectTimeoutMS=500", set.uri);
     let mut watched = Living::start(&["watch", "--json", &uri]);
@@ -265,7 +264,7 @@ fn pain_7_a_member_that_is_frozen_is_told_with_its_age() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn pain_8_a_set_that_was_never_initiated() {
+async fn a_set_that_was_never_initiated() {
     let (member, port) = start(|options, _| options.replica_set = Some("rs7".to_owned())).await;
     let (codes, said, code) = findings(&format!("mongodb://127.0.0.1:{port}/?replicaSet=rs7"));
     assert_eq!((codes, code), (vec!["never_initiated".to_owned()], 1), "{said}");
@@ -275,7 +274,7 @@ async fn pain_8_a_set_that_was_never_initiated() {
 
 /// Ready means that a majority write went through: one of the tester's own goes through at once.
 #[test]
-fn pain_9_ready_is_no_guess() {
+fn ready_is_no_guess() {
     let set = Set::start(&["--members", "3"], 3);
     let write =
         "{insert: 'c', documents: [{_id: 1}], writeConcern: {w: 'majority', wtimeout: 1000}}";
@@ -286,7 +285,7 @@ fn pain_9_ready_is_no_guess() {
 
 /// "Never checked" is not "check failed".
 #[test]
-fn pain_11_never_checked_is_not_failed() {
+fn never_checked_is_not_failed() {
     // A port that takes connections and never answers: no check completes.
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = silent.local_addr().unwrap();
@@ -303,7 +302,7 @@ fn pain_11_never_checked_is_not_failed() {
 /// A function platform freezes between calls, which a stream does not survive. The client notices
 /// where it runs; that the core polls there is a scenario of its own.
 #[tokio::test(flavor = "multi_thread")]
-async fn pain_12_function_platforms_are_noticed() {
+async fn function_platforms_are_noticed() {
     let (member, port) = start(|_, _| ()).await;
     let folder = tempfile::tempdir().unwrap();
     let record = folder.path().join("seen.jsonl");
@@ -319,7 +318,7 @@ async fn pain_12_function_platforms_are_noticed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn pain_13_the_budget_of_connections() {
+async fn the_budget_of_connections() {
     let (member, port) = start(|options, _| options.server.max_connections = 60).await;
     let (codes, said, code) = findings(&format!("mongodb://127.0.0.1:{port}/?maxPoolSize=20"));
     assert_eq!((codes, code), (Vec::new(), 0), "{said}");
@@ -330,7 +329,7 @@ async fn pain_13_the_budget_of_connections() {
 }
 
 #[test]
-fn pain_14_an_arbiter_keeps_a_primary_that_commits_nothing() {
+fn an_arbiter_keeps_a_primary_that_commits_nothing() {
     let mut set = Set::start(&["--members", "2", "--arbiters", "1"], 3);
     let (codes, said, code) = findings(&set.uri);
     assert_eq!((codes.contains(&"arbiter_trap".to_owned()), code), (true, 0), "{said}");
@@ -347,7 +346,7 @@ fn pain_14_an_arbiter_keeps_a_primary_that_commits_nothing() {
 
 /// A member that comes back under another address is in no member's configuration.
 #[test]
-fn pain_15_the_configuration_lost_its_own_member() {
+fn the_configuration_lost_its_own_member() {
     let directory = tempfile::tempdir().unwrap();
     let data = directory.path().join("member");
     let serve = ["serve", "--port", "0", "--json", "--replset", "rs0", "--data"];
@@ -407,7 +406,7 @@ fn a_member_with_documents_and_no_log_says_why_it_ends() {
 
 /// The oplog is full and reaches back for minutes only.
 #[tokio::test(flavor = "multi_thread")]
-async fn pain_16_the_window_of_the_oplog() {
+async fn the_window_of_the_oplog() {
     const OPLOG_BYTES: u64 = 256 * 1024;
     let (member, port) = start(|options, _| {
         options.replica_set = Some("rs0".to_owned());
