@@ -127,7 +127,7 @@ impl Postgres {
         Ok(Self { programs, directory: directory.to_owned() })
     }
 
-    /// Makes an empty database in a folder of the directory, which everybody on this machine may
+    /// Makes an empty database in a folder of the directory, which every user of this machine may
     /// use. The error is what `initdb` says.
     pub fn create(&self, name: &str) -> Result<(), String> {
         self.run("initdb", &["--auth=trust", "--username=postgres", "-D", &self.data(name)])

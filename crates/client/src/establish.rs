@@ -51,7 +51,7 @@ impl Establish for ServerEstablisher {
         _generation: PoolGeneration,
     ) -> Result<Established<ServerConnection>, EstablishError> {
         let Some(discovery) = self.discovery.upgrade() else {
-            // Ignore the send error: the client is gone.
+            // The client is gone: nothing waits for this connection.
             return std::future::pending().await;
         };
         let _alive = discovery.alive();

@@ -61,7 +61,7 @@ fn users_see_themselves_without_a_right() {
     }
 }
 
-/// The manual, `listCollections`: with `nameOnly` and `authorizedCollections` everyone may ask, and sees what the rights
+/// The manual, `listCollections`: `nameOnly` with `authorizedCollections` needs no right, and shows what the rights
 /// allow.
 #[test]
 fn names_of_collections_are_shown_to_those_who_may_see_them() {

@@ -1,6 +1,6 @@
-//! One sync for everyone who waits.
+//! One sync for all waiting threads.
 //!
-//! This file owns who syncs and who waits; forcing bytes to the disk is a function handed in. The
+//! This file owns which thread syncs and which ones wait; forcing bytes to the disk is a function handed in. The
 //! first waiter becomes the leader and syncs everything committed so far; the others sleep, and
 //! those whose commit came too late for this sync find a leader among themselves for the next.
 

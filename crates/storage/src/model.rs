@@ -1,8 +1,8 @@
 //! The store in memory, with writes that can be lost on purpose.
 //!
 //! This file owns a small multi-version map. Every key keeps its versions from the oldest state
-//! that anyone may still ask for: a living snapshot, or a crash that loses everything after the
-//! last sync. The store draws no random numbers: the caller that simulates a crash says what is lost.
+//! that can still be asked for: by a living snapshot, or after a crash that loses everything behind
+//! the last sync. The store draws no random numbers: the caller that simulates a crash says what is lost.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;

@@ -169,7 +169,7 @@ impl Builder {
     }
 }
 
-/// Sends lines on until the pipe ends. Lines that no one receives are read all the same, so that the program never
+/// Sends lines on until the pipe ends. Lines without a receiver are read all the same, so that the program never
 /// waits for this process.
 fn read_lines(pipe: Option<impl Read + Send + 'static>) -> mpsc::Receiver<String> {
     let (sender, receiver) = mpsc::channel();

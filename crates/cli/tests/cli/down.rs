@@ -161,7 +161,7 @@ fn a_set_that_cannot_start_in_the_background_says_why() {
     assert_eq!(run.files(), Vec::<String>::new());
 }
 
-/// A directory that others can write to could name anybody's process.
+/// A directory that others can write to could name a process of another user.
 #[test]
 fn a_directory_that_others_can_write_to_is_refused() {
     use std::os::unix::fs::PermissionsExt;

@@ -190,7 +190,7 @@ impl ReplicaSet {
         match self.acknowledge(wanted, Some(proof.op_time)).await {
             None => Ok(()),
             Some(error) => Err(CommandError::new(
-                ErrorCode(error.get_i32("code").unwrap_or(189)),
+                ErrorCode(error.get_i32("code").unwrap_or(ErrorCode::PRIMARY_STEPPED_DOWN.0)),
                 error.get_str("errmsg").unwrap_or_default().to_owned(),
             )),
         }

@@ -207,7 +207,7 @@ fn a_repeated_write_waits_for_the_majority_that_its_entry_needs() {
 fn a_planned_step_down_does_not_hand_over_to_a_member_that_has_just_come_back() {
     let mut set = Set::initiated(3);
     let leader = set.primary();
-    set.wait("the primary to see everybody ready", || {
+    set.wait("the primary to see every member ready", || {
         let status = set.ok(leader, doc! { "replSetGetStatus": 1 });
         let members = status.get_array("members").unwrap();
         let ready = |state: &str| ["PRIMARY", "SECONDARY"].contains(&state);

@@ -13,8 +13,8 @@ client = MongoClient(uri, serverSelectionTimeoutMS=60_000, localThresholdMS=10_0
 shop = client.get_database("shop", write_concern=WriteConcern(3, wtimeout=60_000))
 shop.orders.insert_many([{"_id": n} for n in range(10)])
 primary, secondaries = client.primary, set(client.secondaries)
-everybody = {primary} | secondaries
-assert len(everybody) == 3, everybody
+members = {primary} | secondaries
+assert len(members) == 3, members
 
 
 def asked(preference):
@@ -32,23 +32,23 @@ assert asked(read_preferences.Primary()) == {primary}
 assert asked(read_preferences.PrimaryPreferred()) == {primary}
 assert asked(read_preferences.Secondary()) == secondaries
 assert asked(read_preferences.SecondaryPreferred()) == secondaries
-assert asked(read_preferences.Nearest()) == everybody
+assert asked(read_preferences.Nearest()) == members
 
 by_place = {
     tuple(member["host"].split(":")): member["tags"]["place"]
     for member in client.admin.command("replSetGetConfig")["config"]["members"]
 }
-for address in everybody:
+for address in members:
     place = by_place[(address[0], str(address[1]))]
     tags = [{"place": place}]
     assert asked(read_preferences.Nearest(tag_sets=tags)) == {address}
     if address != primary:
         assert asked(read_preferences.Secondary(tag_sets=tags)) == {address}
         assert asked(read_preferences.SecondaryPreferred(tag_sets=tags)) == {address}
-    # The first set that anybody has counts, and an empty one is everybody's.
+    # The first set that a member has counts, and an empty one means every member.
     tags = [{"place": "nowhere"}, {"kind": "test", "place": place}]
     assert asked(read_preferences.Nearest(tag_sets=tags)) == {address}
-assert asked(read_preferences.Nearest(tag_sets=[{"place": "nowhere"}, {}])) == everybody
+assert asked(read_preferences.Nearest(tag_sets=[{"place": "nowhere"}, {}])) == members
 
 hurried = MongoClient(uri, serverSelectionTimeoutMS=500)
 tagged = hurried.shop.get_collection(
