@@ -11,10 +11,10 @@ use quorate_authentication::Authenticator;
 use quorate_client_session::SYSTEM_OVERLOADED_ERROR;
 use quorate_protocol::{HelloCommand, HelloReply, ServerAddress};
 use quorate_server_discovery::{CheckFailure, CheckFailureKind, CheckId, Input};
-use quorate_wire::{Compressor, CompressorId, HandshakeReply, command_error, parse_hello};
+use quorate_wire::{command_error, parse_hello};
 
 use crate::client::Client;
-use crate::connection::{Connection, ConnectionError, Limits, Request};
+use crate::connection::{Connection, ConnectionError, Request};
 use crate::handshake::{first_hello, later_hello};
 
 /// A check that the core wants made. Whether on a new connection is seen from whether there is one:
@@ -118,29 +118,13 @@ impl Client {
         let round_trip = self.now().since(started);
         refuse_failure(&reply).map_err(|failed| Failed { overloaded: false, ..failed })?;
         let handshake = quorate_wire::parse_handshake(&reply).map_err(malformed)?;
-        connection.limits = Limits {
-            max_bson_object_size: handshake.max_bson_object_size,
-            max_message_size: handshake.max_message_size,
-            max_write_batch_size: handshake.max_write_batch_size.max(1),
-        };
+        connection.limits = handshake.limits;
         connection.max_wire_version = handshake.hello.wire_versions.max;
-        connection.set_compressor(self.agreed_compressor(&handshake)?);
+        let level = options.zlib_compression_level.map(i32::from);
+        let compressor = handshake.compressor(&options.compressors, level).map_err(malformed)?;
+        connection.set_compressor(compressor);
         connection.mechanisms = handshake.sasl_supported_mechs;
         Ok((connection, Answer { reply: handshake.hello, round_trip }))
-    }
-
-    /// The first of the server's list that is also on ours.
-    fn agreed_compressor(
-        &self,
-        handshake: &HandshakeReply<'_>,
-    ) -> Result<Option<Compressor>, Failed> {
-        let ours = &self.options.compressors;
-        let agreed = handshake.compressors.iter().find(|id| ours.contains(id));
-        match (agreed, self.options.zlib_compression_level) {
-            (None, _) => Ok(None),
-            (Some(CompressorId::Zlib), Some(level)) => Ok(Some(Compressor::zlib(level.into()))),
-            (Some(id), _) => Compressor::new(*id).map(Some).map_err(malformed),
-        }
     }
 }
 

@@ -10,10 +10,9 @@ use quorate_client_session::{Role, SessionState, count, read_concern, with_id, w
 use quorate_connection_string::WriteAcknowledgement;
 use quorate_protocol::{ReadPreference, ServerAddress};
 use quorate_server_discovery::SelectionRequest;
-use quorate_wire::{AppendSome, WriteConcernError, command_error};
+use quorate_wire::{AppendSome, ConnectionLimits, WriteConcernError, command_error};
 
 use crate::client::Client;
-use crate::connection::Limits;
 use crate::cursor::{Cursor, Paging};
 use crate::error::{OperationError, WriteFailure};
 use crate::operation::{Answer, Operation};
@@ -408,7 +407,7 @@ impl Client {
     /// How many of the documents go into one message to this server: at least one.
     fn fitting(&self, server: &ServerAddress, documents: &[RawDocumentBuf]) -> usize {
         let Some(connection) = self.connections.get(server) else { return documents.len() };
-        let Limits { max_message_size, max_write_batch_size, .. } = connection.limits;
+        let ConnectionLimits { max_message_size, max_write_batch_size, .. } = connection.limits;
         let mut room = max_message_size.saturating_sub(COMMAND_ALLOWANCE);
         let fits = |document: &&RawDocumentBuf| match room.checked_sub(document.as_bytes().len()) {
             Some(left) => {

@@ -14,8 +14,8 @@ use quorate_protocol::{MonotonicTime, ServerAddress};
 use quorate_server_discovery::PoolGeneration;
 use quorate_tls_config::rustls::ClientConfig;
 use quorate_wire::{
-    Compressor, DEFAULT_MAX_WRITE_BATCH_SIZE, DecodeError, Decoder, EncodeError,
-    MAX_BSON_OBJECT_SIZE, MAX_MESSAGE_SIZE, MsgFlags, MsgWriter, OpCode, Payload, RequestId,
+    Compressor, ConnectionLimits, DecodeError, Decoder, EncodeError, MsgFlags, MsgWriter, OpCode,
+    Payload, RequestId,
 };
 
 use crate::clock::{Clock, Deadline};
@@ -115,14 +115,6 @@ impl std::fmt::Display for Milliseconds {
     }
 }
 
-/// What a server said it takes.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Limits {
-    pub(crate) max_bson_object_size: usize,
-    pub(crate) max_message_size: usize,
-    pub(crate) max_write_batch_size: usize,
-}
-
 /// A connection, which is also the one that its server is monitored by.
 #[derive(Debug)]
 pub(crate) struct Connection {
@@ -131,7 +123,7 @@ pub(crate) struct Connection {
     output: Vec<u8>,
     last_request: i32,
     compressor: Option<Compressor>,
-    pub(crate) limits: Limits,
+    pub(crate) limits: ConnectionLimits,
     /// Of the pool when this connection was opened.
     pub(crate) generation: PoolGeneration,
     /// From the handshake; 0 before.
@@ -171,11 +163,7 @@ impl Connection {
             output: Vec::new(),
             last_request: 0,
             compressor: None,
-            limits: Limits {
-                max_bson_object_size: MAX_BSON_OBJECT_SIZE,
-                max_message_size: MAX_MESSAGE_SIZE,
-                max_write_batch_size: DEFAULT_MAX_WRITE_BATCH_SIZE,
-            },
+            limits: ConnectionLimits::default(),
             generation,
             max_wire_version: 0,
             last_used: clock.now(),

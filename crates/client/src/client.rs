@@ -18,14 +18,13 @@ use quorate_wire::{AppendSome, find_field};
 use tokio::sync::broadcast;
 use tokio::time::timeout;
 
-use crate::authentication::Authenticator;
 use crate::command_event::{CommandEvent, OperationId};
 use crate::discovery::{ClientEvent, Discovery, Settings};
 use crate::error::{ClientError, Error};
 use crate::handshake::Handshake;
 use crate::listeners::Listeners;
 use crate::logging;
-use crate::metadata::{Environment, client_metadata};
+use crate::metadata::Environment;
 use crate::metrics::Metrics;
 use crate::net::{Connector, ConnectorOptions};
 use crate::operation::{Deadline, Operation, Target};
@@ -246,15 +245,10 @@ fn settings(options: &ClientOptions, environment: &Environment) -> Result<Settin
         host_map: options.host_map.clone(),
         tls: options.tls.as_ref().map(Tls::new).transpose()?,
     });
-    let authenticator = options.credential.clone().map(Authenticator::new).transpose()?;
     let handshake = Handshake {
-        metadata: client_metadata(options.app_name.as_deref(), &options.wrappers, environment),
         compressors: options.compressors.clone(),
         zlib_level: options.zlib_level,
-        load_balanced: options.discovery.load_balanced,
-        server_api: options.server_api.clone(),
-        authenticator,
-        known_members: Arc::default(),
+        ..Handshake::of(options, environment)?
     };
     Ok(Settings { connector, handshake, connect_timeout, pool_options: options.pool.clone() })
 }

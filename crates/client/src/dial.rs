@@ -12,6 +12,6 @@ pub use crate::connection::{Connection, ConnectionError, Request};
 pub use crate::handshake::{
     ConnectionFacts, EstablishError, Handshake, HandshakeError, exchange_hello,
 };
-pub use crate::metadata::{Environment, client_metadata};
+pub use crate::metadata::Environment;
 pub use crate::net::{ConnectError, ConnectErrorKind, Connector, ConnectorOptions, Duplex, Stream};
 pub use crate::tls::Tls;

@@ -12,7 +12,7 @@ use quorate_authentication::Attempt;
 use quorate_protocol::{HelloCommand, HelloReply, ServerAddress};
 use quorate_server_discovery::{ApplicationError, HandshakeProgress};
 use quorate_wire::{
-    AppendSome, CommandError, Compressor, CompressorId, FieldError, FirstHello, HelloError,
+    AppendSome, CommandError, CompressorId, ConnectionLimits, FieldError, FirstHello, HelloError,
     KnownMembers, command_error, later_hello, parse_handshake_of, parse_hello_of,
 };
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -20,10 +20,12 @@ use tokio::time::timeout;
 
 use crate::authentication::{
     AuthenticationCause, AuthenticationError, Authenticator, ConversationError, HandshakeAnswers,
-    authenticate, randomness,
+    UnsupportedMechanism, authenticate, randomness,
 };
 use crate::connection::{Connection, ConnectionError, Request};
+use crate::metadata::{DriverInfo, Environment, client_metadata};
 use crate::net::{ConnectError, Connector, Stream};
+use crate::options::ClientOptions;
 
 /// The version of the client back-pressure specification that we follow.
 const BACKPRESSURE: &str = "2";
@@ -72,12 +74,8 @@ pub struct Handshake {
 pub struct ConnectionFacts {
     /// The reply, as news about the server.
     pub hello: HelloReply,
-    /// `maxBsonObjectSize`.
-    pub max_bson_object_size: usize,
-    /// `maxMessageSizeBytes`.
-    pub max_message_size: usize,
-    /// `maxWriteBatchSize`.
-    pub max_write_batch_size: usize,
+    /// What the server takes.
+    pub limits: ConnectionLimits,
     /// `connectionId`: what the server calls the connection.
     pub server_connection_id: Option<i64>,
     /// `saslSupportedMechs`: what the server said of the user's mechanisms, if it was asked.
@@ -85,6 +83,36 @@ pub struct ConnectionFacts {
 }
 
 impl Handshake {
+    /// Says who we are, and no more.
+    pub fn new(app_name: Option<&str>, wrappers: &[DriverInfo], environment: &Environment) -> Self {
+        Self {
+            metadata: client_metadata(app_name, wrappers, environment),
+            compressors: Vec::new(),
+            zlib_level: None,
+            load_balanced: false,
+            server_api: None,
+            authenticator: None,
+            known_members: Arc::default(),
+        }
+    }
+
+    /// What a client with these options says, without compression.
+    ///
+    /// # Errors
+    ///
+    /// If its mechanism is not supported.
+    pub fn of(
+        options: &ClientOptions,
+        environment: &Environment,
+    ) -> Result<Self, UnsupportedMechanism> {
+        Ok(Self {
+            load_balanced: options.discovery.load_balanced,
+            server_api: options.server_api.clone(),
+            authenticator: options.credential.clone().map(Authenticator::new).transpose()?,
+            ..Self::new(options.app_name.as_deref(), &options.wrappers, environment)
+        })
+    }
+
     /// Which command begins a connection: `hello` where the server is sure to know it.
     pub fn first_command(&self) -> HelloCommand {
         HelloCommand::first(self.server_api.is_some() || self.load_balanced)
@@ -184,9 +212,8 @@ impl Handshake {
         if self.load_balanced && handshake.hello.service_id.is_none() {
             return Err(failed(HandshakeError::NoServiceId));
         }
-        connection.set_max_message_size(handshake.max_message_size);
-        let chosen = self.compressors.iter().find(|id| handshake.compressors.contains(id));
-        let compressor = chosen.map(|&id| self.compressor(id)).transpose();
+        connection.set_max_message_size(handshake.limits.max_message_size);
+        let compressor = handshake.compressor(&self.compressors, self.zlib_level);
         connection.set_compressor(
             compressor.map_err(|error| failed(HandshakeError::Unready(error.to_string())))?,
         );
@@ -203,20 +230,11 @@ impl Handshake {
             proven.map_err(|error| EstablishError::Authentication(Box::new(error)))?;
         }
         Ok(ConnectionFacts {
-            max_bson_object_size: handshake.max_bson_object_size,
-            max_message_size: handshake.max_message_size,
-            max_write_batch_size: handshake.max_write_batch_size,
+            limits: handshake.limits,
             server_connection_id: handshake.connection_id,
             mechanisms: handshake.sasl_supported_mechs,
             hello: handshake.hello,
         })
-    }
-
-    fn compressor(&self, id: CompressorId) -> Result<Compressor, quorate_wire::CompressionError> {
-        match (id, self.zlib_level) {
-            (CompressorId::Zlib, Some(level)) => Ok(Compressor::zlib(level)),
-            _ => Compressor::new(id),
-        }
     }
 }
 
@@ -451,7 +469,7 @@ mod tests {
     async fn the_first_message_is_legacy_hello_with_everything_in_it() {
         let reply = rawdoc! { "ok": 1, "ismaster": true, "maxWriteBatchSize": 7, "helloOk": true };
         let (facts, seen) = shake(&handshake("mongodb://a"), vec![reply]).await;
-        assert_eq!(facts.unwrap().max_write_batch_size, 7);
+        assert_eq!(facts.unwrap().limits.max_write_batch_size, 7);
         let hello = &seen[0];
         let keys: Vec<_> = hello.iter().map(|e| e.unwrap().0.as_str().to_owned()).collect();
         assert_eq!(keys, ["isMaster", "helloOk", "backpressure", "client", "compression", "$db"]);

@@ -98,7 +98,7 @@ enum Shortening {
 /// The `client` document.
 ///
 /// `app_name` is at most 128 bytes long; connection strings see to that.
-pub fn client_metadata(
+pub(crate) fn client_metadata(
     app_name: Option<&str>,
     wrappers: &[DriverInfo],
     environment: &Environment,

@@ -534,10 +534,10 @@ fn fitting(
     facts: &ConnectionFacts,
     body: &RawDocument,
 ) -> Result<usize, Error> {
-    let room = facts.max_message_size.saturating_sub(MESSAGE_MARGIN + body.as_bytes().len());
+    let room = facts.limits.max_message_size.saturating_sub(MESSAGE_MARGIN + body.as_bytes().len());
     let mut bytes = 0;
     let mut count = 0;
-    for document in documents.iter().take(facts.max_write_batch_size.max(1)) {
+    for document in documents.iter().take(facts.limits.max_write_batch_size.max(1)) {
         bytes += document.as_bytes().len();
         if bytes > room {
             break;
@@ -547,7 +547,7 @@ fn fitting(
     if count == 0 && !documents.is_empty() {
         let reason = format!(
             "a document of {bytes} bytes does not fit in a message of {} bytes; split it",
-            facts.max_message_size
+            facts.limits.max_message_size
         );
         return Err(Error::bad_command(reason));
     }
@@ -558,13 +558,16 @@ fn fitting(
 mod tests {
     use super::*;
     use quorate_protocol::HelloReply;
+    use quorate_wire::ConnectionLimits;
 
     fn facts(max_message_size: usize, max_write_batch_size: usize) -> ConnectionFacts {
         ConnectionFacts {
             hello: HelloReply::default(),
-            max_bson_object_size: 16 << 20,
-            max_message_size,
-            max_write_batch_size,
+            limits: ConnectionLimits {
+                max_message_size,
+                max_write_batch_size,
+                ..ConnectionLimits::default()
+            },
             server_connection_id: None,
             mechanisms: None,
         }

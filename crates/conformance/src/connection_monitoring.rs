@@ -9,9 +9,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use quorate_client::Clock;
-use quorate_client::dial::{
-    Connection, Connector, Environment, EstablishError, Handshake, Stream, client_metadata,
-};
+use quorate_client::dial::{Connection, Connector, Environment, EstablishError, Handshake, Stream};
 use quorate_client::pool::{
     CheckOutError, ConnectionId, Establish, Established, Pool, PoolEvent, PoolEventKind,
     PoolEventListener, PoolGeneration, PoolOptions, Pooled, PooledConnection,
@@ -52,7 +50,8 @@ async fn run(scenario: &Value, integration: bool) -> Result<()> {
     let log = Arc::new(Log::default());
     let establisher = Arc::new(Establisher {
         address: address.clone(),
-        handshake: integration.then(|| handshake(app_name.as_deref())),
+        handshake: integration
+            .then(|| Handshake::new(app_name.as_deref(), &[], &Environment::default())),
         pool: OnceLock::new(),
     });
     let listener: PoolEventListener = {
@@ -361,18 +360,6 @@ impl Establish for Shared {
         {
             pool.clear(PoolGeneration(generation.0 + 1), false);
         }
-    }
-}
-
-fn handshake(app_name: Option<&str>) -> Handshake {
-    Handshake {
-        metadata: client_metadata(app_name, &[], &Environment::default()),
-        compressors: Vec::new(),
-        zlib_level: None,
-        load_balanced: false,
-        server_api: None,
-        authenticator: None,
-        known_members: Default::default(),
     }
 }
 

@@ -29,49 +29,27 @@ pub fn is_compressible(command_name: &str) -> bool {
     !NEVER_COMPRESSED.iter().any(|name| name.eq_ignore_ascii_case(command_name))
 }
 
-/// The number by which a message names its compressor.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum CompressorId {
-    /// No compression; for tests.
-    Noop = 0,
-    /// snappy, without framing.
-    Snappy = 1,
-    /// zlib.
-    Zlib = 2,
-    /// zstd.
-    Zstd = 3,
+quorate_protocol::named! {
+    /// The compressors, in the order of the numbers by which messages name them.
+    ///
+    /// [`name`](Self::name) is the name in handshakes and connection strings.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub enum CompressorId {
+        /// No compression; for tests.
+        Noop = "noop",
+        /// snappy, without framing.
+        Snappy = "snappy",
+        /// zlib.
+        Zlib = "zlib",
+        /// zstd.
+        Zstd = "zstd",
+    }
 }
 
 impl CompressorId {
-    /// The name in handshakes and connection strings.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Noop => "noop",
-            Self::Snappy => "snappy",
-            Self::Zlib => "zlib",
-            Self::Zstd => "zstd",
-        }
-    }
-
-    /// The compressor of this name.
-    pub fn from_name(name: &str) -> Option<Self> {
-        [Self::Noop, Self::Snappy, Self::Zlib, Self::Zstd].into_iter().find(|id| id.name() == name)
-    }
-
     fn from_byte(byte: u8) -> Result<Self, CompressionError> {
-        match byte {
-            0 => Ok(Self::Noop),
-            1 => Ok(Self::Snappy),
-            2 => Ok(Self::Zlib),
-            3 => Ok(Self::Zstd),
-            other => Err(CompressionError::UnknownCompressor(other)),
-        }
-    }
-}
-
-impl fmt::Display for CompressorId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
+        let known = Self::ALL.get(usize::from(byte)).copied();
+        known.ok_or(CompressionError::UnknownCompressor(byte))
     }
 }
 

@@ -37,17 +37,19 @@ impl<'a> Cursor<'a> {
         Ok(taken)
     }
 
-    pub(crate) fn u8(&mut self, within: &'static str) -> Result<u8, DecodeError> {
-        let (&byte, rest) = self.rest.split_first().ok_or(DecodeError::Truncated { within })?;
-        self.rest = rest;
-        Ok(byte)
-    }
-
-    pub(crate) fn i32(&mut self, within: &'static str) -> Result<i32, DecodeError> {
+    fn array<const N: usize>(&mut self, within: &'static str) -> Result<[u8; N], DecodeError> {
         let (bytes, rest) =
             self.rest.split_first_chunk().ok_or(DecodeError::Truncated { within })?;
         self.rest = rest;
-        Ok(i32::from_le_bytes(*bytes))
+        Ok(*bytes)
+    }
+
+    pub(crate) fn u8(&mut self, within: &'static str) -> Result<u8, DecodeError> {
+        self.array(within).map(u8::from_le_bytes)
+    }
+
+    pub(crate) fn i32(&mut self, within: &'static str) -> Result<i32, DecodeError> {
+        self.array(within).map(i32::from_le_bytes)
     }
 
     pub(crate) fn u32(&mut self, within: &'static str) -> Result<u32, DecodeError> {
@@ -55,10 +57,7 @@ impl<'a> Cursor<'a> {
     }
 
     pub(crate) fn i64(&mut self, within: &'static str) -> Result<i64, DecodeError> {
-        let (bytes, rest) =
-            self.rest.split_first_chunk().ok_or(DecodeError::Truncated { within })?;
-        self.rest = rest;
-        Ok(i64::from_le_bytes(*bytes))
+        self.array(within).map(i64::from_le_bytes)
     }
 
     /// Text up to a zero byte.

@@ -7,28 +7,46 @@
 use bson::raw::RawDocument;
 use quorate_protocol::HelloReply;
 
-use crate::compression::CompressorId;
+use crate::compression::{CompressionError, Compressor, CompressorId};
 use crate::field::{Field, FieldError, elements};
 use crate::header::{MAX_BSON_OBJECT_SIZE, MAX_MESSAGE_SIZE};
 use crate::hello::{HelloError, KnownMembers, MAX_TEXT_LENGTH, parse_hello_of};
 
 /// `maxWriteBatchSize` of a server that does not say.
-pub const DEFAULT_MAX_WRITE_BATCH_SIZE: usize = 100_000;
+const DEFAULT_MAX_WRITE_BATCH_SIZE: usize = 100_000;
 
 /// How many mechanisms or compressors a server may list.
 const MAX_LISTED_NAMES: usize = 32;
 
-/// The first reply on a connection.
-#[derive(Clone, Debug)]
-pub struct HandshakeReply<'a> {
-    /// What it says about the server.
-    pub hello: HelloReply,
+/// What a server takes on a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConnectionLimits {
     /// `maxBsonObjectSize`.
     pub max_bson_object_size: usize,
     /// `maxMessageSizeBytes`, never more than [`MAX_MESSAGE_SIZE`].
     pub max_message_size: usize,
     /// `maxWriteBatchSize`.
     pub max_write_batch_size: usize,
+}
+
+impl Default for ConnectionLimits {
+    /// Those of a server that does not say.
+    fn default() -> Self {
+        Self {
+            max_bson_object_size: MAX_BSON_OBJECT_SIZE,
+            max_message_size: MAX_MESSAGE_SIZE,
+            max_write_batch_size: DEFAULT_MAX_WRITE_BATCH_SIZE,
+        }
+    }
+}
+
+/// The first reply on a connection.
+#[derive(Clone, Debug)]
+pub struct HandshakeReply<'a> {
+    /// What it says about the server.
+    pub hello: HelloReply,
+    /// What the server takes.
+    pub limits: ConnectionLimits,
     /// `compression`: what the server shares with the client, without names that we do not know.
     pub compressors: Vec<CompressorId>,
     /// `saslSupportedMechs`: the mechanisms of the user that was asked about.
@@ -37,6 +55,27 @@ pub struct HandshakeReply<'a> {
     pub speculative_authenticate: Option<&'a RawDocument>,
     /// `connectionId`: what the server calls this connection.
     pub connection_id: Option<i64>,
+}
+
+impl HandshakeReply<'_> {
+    /// The compressor for the connection: the first that the server names of those that the client offers.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be made.
+    pub fn compressor(
+        &self,
+        offered: &[CompressorId],
+        zlib_level: Option<i32>,
+    ) -> Result<Option<Compressor>, CompressionError> {
+        let agreed = self.compressors.iter().find(|id| offered.contains(id));
+        agreed
+            .map(|&id| match (id, zlib_level) {
+                (CompressorId::Zlib, Some(level)) => Ok(Compressor::zlib(level)),
+                _ => Compressor::new(id),
+            })
+            .transpose()
+    }
 }
 
 /// Reads the first reply on a connection.
@@ -59,9 +98,7 @@ pub fn parse_handshake_of<'a>(
 ) -> Result<HandshakeReply<'a>, HelloError> {
     let mut handshake = HandshakeReply {
         hello: parse_hello_of(reply, known)?,
-        max_bson_object_size: MAX_BSON_OBJECT_SIZE,
-        max_message_size: MAX_MESSAGE_SIZE,
-        max_write_batch_size: DEFAULT_MAX_WRITE_BATCH_SIZE,
+        limits: ConnectionLimits::default(),
         compressors: Vec::new(),
         sasl_supported_mechs: None,
         speculative_authenticate: None,
@@ -72,15 +109,17 @@ pub fn parse_handshake_of<'a>(
         match element.key().as_str() {
             "maxBsonObjectSize" => {
                 let size = Field::new("maxBsonObjectSize", element).size()?;
-                handshake.max_bson_object_size = size.unwrap_or(MAX_BSON_OBJECT_SIZE);
+                handshake.limits.max_bson_object_size = size.unwrap_or(MAX_BSON_OBJECT_SIZE);
             }
             "maxMessageSizeBytes" => {
                 let size = Field::new("maxMessageSizeBytes", element).size()?;
-                handshake.max_message_size = size.unwrap_or(MAX_MESSAGE_SIZE).min(MAX_MESSAGE_SIZE);
+                handshake.limits.max_message_size =
+                    size.unwrap_or(MAX_MESSAGE_SIZE).min(MAX_MESSAGE_SIZE);
             }
             "maxWriteBatchSize" => {
                 let size = Field::new("maxWriteBatchSize", element).size()?;
-                handshake.max_write_batch_size = size.unwrap_or(DEFAULT_MAX_WRITE_BATCH_SIZE);
+                handshake.limits.max_write_batch_size =
+                    size.unwrap_or(DEFAULT_MAX_WRITE_BATCH_SIZE);
             }
             "compression" => {
                 let names = names("compression", &Field::new("compression", element))?;
@@ -126,9 +165,9 @@ mod tests {
     fn limits_default_where_the_server_is_silent() {
         let reply = rawdoc! { "ok": 1 };
         let handshake = parse_handshake(&reply).unwrap();
-        assert_eq!(handshake.max_bson_object_size, 16_777_216);
-        assert_eq!(handshake.max_message_size, 48_000_000);
-        assert_eq!(handshake.max_write_batch_size, 100_000);
+        assert_eq!(handshake.limits.max_bson_object_size, 16_777_216);
+        assert_eq!(handshake.limits.max_message_size, 48_000_000);
+        assert_eq!(handshake.limits.max_write_batch_size, 100_000);
         assert!(handshake.compressors.is_empty() && handshake.sasl_supported_mechs.is_none());
     }
 
@@ -145,9 +184,9 @@ mod tests {
             "ok": 1,
         };
         let handshake = parse_handshake(&reply).unwrap();
-        assert_eq!(handshake.max_bson_object_size, 1000);
-        assert_eq!(handshake.max_message_size, 2000);
-        assert_eq!(handshake.max_write_batch_size, 10);
+        assert_eq!(handshake.limits.max_bson_object_size, 1000);
+        assert_eq!(handshake.limits.max_message_size, 2000);
+        assert_eq!(handshake.limits.max_write_batch_size, 10);
         assert_eq!(handshake.compressors, [CompressorId::Snappy, CompressorId::Zstd]);
         assert_eq!(handshake.sasl_supported_mechs.unwrap(), ["SCRAM-SHA-256"]);
         let speculative = handshake.speculative_authenticate.unwrap();

@@ -13,6 +13,30 @@ pub const MAX_MESSAGE_SIZE: usize = 48_000_000;
 /// `maxBsonObjectSize`: the longest document a server stores, in bytes.
 pub const MAX_BSON_OBJECT_SIZE: usize = 16 * 1024 * 1024;
 
+/// The flag bits of a message.
+macro_rules! flags {
+    (
+        $(#[$about:meta])* $flags:ident {
+            $($(#[$about_flag:meta])* $flag:ident = $bits:expr,)+
+        }
+    ) => {
+        $(#[$about])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+        pub struct $flags(pub u32);
+
+        impl $flags {
+            /// No flag.
+            pub const NONE: Self = Self(0);
+            $($(#[$about_flag])* pub const $flag: Self = Self($bits);)+
+
+            /// Whether all flags of `other` are set.
+            pub const fn contains(self, other: Self) -> bool {
+                self.0 & other.0 == other.0
+            }
+        }
+    };
+}
+
 /// What a sender calls its message, so that the reply can refer to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub struct RequestId(pub i32);

@@ -7,6 +7,9 @@
 //! Every error names what the peer (or, for encoding, the caller) did wrong. After a decoding
 //! error the stream has no known position any more: close the connection.
 
+#[macro_use]
+mod header;
+
 mod command_error;
 mod compression;
 mod conversions;
@@ -15,7 +18,6 @@ mod decoder;
 mod error;
 mod field;
 mod handshake;
-mod header;
 mod hello;
 mod hello_request;
 mod op_msg;
@@ -34,9 +36,7 @@ pub use conversions::{
 pub use decoder::{Decoder, Message, Payload};
 pub use error::{DecodeError, EncodeError};
 pub use field::FieldError;
-pub use handshake::{
-    DEFAULT_MAX_WRITE_BATCH_SIZE, HandshakeReply, parse_handshake, parse_handshake_of,
-};
+pub use handshake::{ConnectionLimits, HandshakeReply, parse_handshake, parse_handshake_of};
 pub use header::{
     HEADER_LENGTH, MAX_BSON_OBJECT_SIZE, MAX_MESSAGE_SIZE, MessageHeader, OpCode, RequestId,
 };

@@ -20,26 +20,20 @@ const CHECKSUM_LENGTH: usize = 4;
 /// The header, the flags, and the byte that says a body follows.
 const BODY_OFFSET: usize = HEADER_LENGTH + 4 + 1;
 
-/// The flag bits of an `OP_MSG`. The low half must be understood, the high half may be ignored.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub struct MsgFlags(pub u32);
+flags! {
+    /// The flag bits of an `OP_MSG`. The low half must be understood, the high half may be ignored.
+    MsgFlags {
+        /// `checksumPresent`: four bytes of CRC-32C end the message.
+        CHECKSUM_PRESENT = 1,
+        /// `moreToCome`: of a request, that no reply is wanted; of a reply, that another follows.
+        MORE_TO_COME = 1 << 1,
+        /// `exhaustAllowed`: the client takes more than one reply.
+        EXHAUST_ALLOWED = 1 << 16,
+    }
+}
 
 impl MsgFlags {
-    /// No flag.
-    pub const NONE: Self = Self(0);
-    /// `checksumPresent`: four bytes of CRC-32C end the message.
-    pub const CHECKSUM_PRESENT: Self = Self(1);
-    /// `moreToCome`: of a request, that no reply is wanted; of a reply, that another follows.
-    pub const MORE_TO_COME: Self = Self(1 << 1);
-    /// `exhaustAllowed`: the client takes more than one reply.
-    pub const EXHAUST_ALLOWED: Self = Self(1 << 16);
-
     const KNOWN_REQUIRED: u32 = 0b11;
-
-    /// Whether all flags of `other` are set.
-    pub const fn contains(self, other: Self) -> bool {
-        self.0 & other.0 == other.0
-    }
 
     /// These flags and those of `other`.
     #[must_use]

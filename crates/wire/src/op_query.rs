@@ -7,19 +7,11 @@ use crate::error::{DecodeError, EncodeError};
 use crate::header::{MessageHeader, OpCode, RequestId};
 use crate::op_msg::{close, first_key};
 
-/// The flag bits of an `OP_QUERY`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub struct QueryFlags(pub u32);
-
-impl QueryFlags {
-    /// No flag.
-    pub const NONE: Self = Self(0);
-    /// `SecondaryOk`: the query may run on a secondary.
-    pub const SECONDARY_OK: Self = Self(1 << 2);
-
-    /// Whether all flags of `other` are set.
-    pub const fn contains(self, other: Self) -> bool {
-        self.0 & other.0 == other.0
+flags! {
+    /// The flag bits of an `OP_QUERY`.
+    QueryFlags {
+        /// `SecondaryOk`: the query may run on a secondary.
+        SECONDARY_OK = 1 << 2,
     }
 }
 

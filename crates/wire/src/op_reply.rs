@@ -7,23 +7,15 @@ use crate::error::{DecodeError, EncodeError};
 use crate::header::{MessageHeader, OpCode, RequestId};
 use crate::op_msg::{Documents, close};
 
-/// The flag bits of an `OP_REPLY`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub struct ReplyFlags(pub u32);
-
-impl ReplyFlags {
-    /// No flag.
-    pub const NONE: Self = Self(0);
-    /// `CursorNotFound`.
-    pub const CURSOR_NOT_FOUND: Self = Self(1);
-    /// `QueryFailure`: the one document holds `$err` and perhaps `code`.
-    pub const QUERY_FAILURE: Self = Self(1 << 1);
-    /// `AwaitCapable`: set by every server since 1.6.
-    pub const AWAIT_CAPABLE: Self = Self(1 << 3);
-
-    /// Whether all flags of `other` are set.
-    pub const fn contains(self, other: Self) -> bool {
-        self.0 & other.0 == other.0
+flags! {
+    /// The flag bits of an `OP_REPLY`.
+    ReplyFlags {
+        /// `CursorNotFound`.
+        CURSOR_NOT_FOUND = 1,
+        /// `QueryFailure`: the one document holds `$err` and perhaps `code`.
+        QUERY_FAILURE = 1 << 1,
+        /// `AwaitCapable`: set by every server since 1.6.
+        AWAIT_CAPABLE = 1 << 3,
     }
 }
 

@@ -10,7 +10,6 @@ use bson::rawdoc;
 use quorate_client::dial::{
     AuthenticationCause, AuthenticationError, Authenticator, Connection, Connector,
     ConnectorOptions, ConversationError, Environment, EstablishError, Handshake, Request,
-    client_metadata,
 };
 use quorate_connection_string::ConnectionString;
 use quorate_protocol::{ErrorCode, ServerAddress};
@@ -123,19 +122,10 @@ async fn connect(
         tls: prober.tls.clone(),
         ..ConnectorOptions::default()
     });
-    let handshake = Handshake {
-        metadata: client_metadata(Some("quorate doctor"), &[], &Environment::of_this_process()),
-        compressors: Vec::new(),
-        zlib_level: None,
-        load_balanced: false,
-        server_api: None,
-        authenticator,
-        known_members: Default::default(),
-    };
-    let stream = connector.connect(address).await.map_err(EstablishError::Connect)?;
-    let mut connection = Connection::new(stream);
-    handshake.shake(&mut connection, address, limit).await?;
-    Ok(connection)
+    let environment = Environment::of_this_process();
+    let handshake =
+        Handshake { authenticator, ..Handshake::new(Some("quorate doctor"), &[], &environment) };
+    handshake.open(&connector, address, limit).await.map(|(connection, _)| connection)
 }
 
 fn who(uri: &ConnectionString) -> String {
@@ -193,7 +183,7 @@ fn login_needed(error: &CommandError, had_login: bool, seen: &Examination) -> Op
             "login_needed",
             "the server wants a login, and the connection string has none",
         )
-        .because("hello is answered to everybody; reads and writes will be refused")
+        .because("hello needs no login; reads and writes will be refused")
         .fix(format!("{} in place of this connection string", with_login(&seen.uri.to_string())))
         .stopping(Stops::Everything),
     )

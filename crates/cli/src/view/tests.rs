@@ -216,7 +216,7 @@ fn without_a_primary_the_best_explanation_is_told() {
             ..Explanation::default()
         })
     };
-    stage.tell("b:27017", explain("I see nobody", 1));
+    stage.tell("b:27017", explain("no member is in sight", 1));
     stage.tell("c:27017", explain("b is not fresh", 2));
     assert_eq!(stage.view.facts(stage.now).explanation, None, "there is a primary");
     stage.lose("a:27017", "refused");

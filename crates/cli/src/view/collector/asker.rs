@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use bson::raw::RawDocumentBuf;
 use bson::{Document, rawdoc};
 use quorate_client::dial::{
-    Authenticator, Connection, Connector, ConnectorOptions, Environment, EstablishError, Handshake,
-    Request, Stream, Tls, client_metadata, exchange_hello,
+    Connection, Connector, ConnectorOptions, Environment, EstablishError, Handshake, Request,
+    Stream, Tls, exchange_hello,
 };
 use quorate_client::{ClientError, ClientOptions};
 use quorate_protocol::{ErrorCode, HelloReply, ServerAddress, SetVersion};
@@ -53,22 +53,13 @@ pub(super) struct Manner {
 
 impl Manner {
     pub(super) fn new(options: &ClientOptions) -> Result<Self, ClientError> {
-        let environment = Environment::of_this_process();
         let limit = options.discovery.connect_timeout.map_or(LIMIT, |limit| limit.min(LIMIT));
         let connector = Connector::new(ConnectorOptions {
             connect_timeout: Some(limit),
             host_map: options.host_map.clone(),
             tls: options.tls.as_ref().map(Tls::new).transpose()?,
         });
-        let handshake = Handshake {
-            metadata: client_metadata(options.app_name.as_deref(), &options.wrappers, &environment),
-            compressors: Vec::new(),
-            zlib_level: None,
-            load_balanced: options.discovery.load_balanced,
-            server_api: options.server_api.clone(),
-            authenticator: options.credential.clone().map(Authenticator::new).transpose()?,
-            known_members: Arc::default(),
-        };
+        let handshake = Handshake::of(options, &Environment::of_this_process())?;
         Ok(Self { connector, handshake, limit })
     }
 }
