@@ -230,9 +230,6 @@ impl World {
 
     /// The disk finished a write; writes finish in the order they were given.
     pub(crate) fn persisted(&mut self, life: Life, ticket: Ticket) {
-        if !self.is_alive(life) {
-            return;
-        }
         let index = life.node;
         while let Some((done, change)) = self.nodes[index].persisting.pop_front() {
             let Some(data) = self.nodes[index].data() else { return };

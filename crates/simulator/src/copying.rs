@@ -85,7 +85,7 @@ impl World {
 
     pub(crate) fn copy_timeout(&mut self, life: Life, number: u64) {
         let waits = |step: &CopyStep| step.asked == number;
-        if self.is_alive(life) && self.nodes[life.node].copy.as_ref().is_some_and(waits) {
+        if self.nodes[life.node].copy.as_ref().is_some_and(waits) {
             self.copy_interrupted(life.node);
         }
     }

@@ -80,7 +80,7 @@ impl World {
 
     pub(crate) fn stream_timeout(&mut self, life: Life, number: u64, sequence: u64) {
         let waits = |known: &Reading| known.sequence == sequence;
-        if self.is_alive(life) && self.nodes[life.node].reading.get(&number).is_some_and(waits) {
+        if self.nodes[life.node].reading.get(&number).is_some_and(waits) {
             self.stream_failed(life.node, number, FetchFailure::Connection);
         }
     }
@@ -131,9 +131,6 @@ impl World {
     }
 
     pub(crate) fn serve_expired(&mut self, life: Life, stream: StreamId, sequence: u64) {
-        if !self.is_alive(life) {
-            return;
-        }
         let waits = |known: &Serving| known.waits && known.sequence == sequence;
         if self.nodes[life.node].serving.get(&stream).is_some_and(waits) {
             self.serve_next(life.node, stream, true);
@@ -238,9 +235,6 @@ impl World {
     }
 
     pub(crate) fn make_change(&mut self, life: Life) {
-        if !self.is_alive(life) {
-            return;
-        }
         let index = life.node;
         if let Some(wait) = self.held_back(index) {
             return self.schedule(wait, Happening::MakeChange(life));
@@ -256,8 +250,7 @@ impl World {
             Err(error) => return self.must_end(index, &error.message),
         };
         self.look_at_log(index);
-        let slow = if self.random.chance(self.scale.slow_disk_percent) { 400 } else { 15 };
-        let sync = self.random.duration_up_to(Duration::from_millis(slow));
+        let sync = self.disk_time();
         self.schedule(sync, Happening::ChangeSynced { life, told });
     }
 
@@ -297,9 +290,6 @@ impl World {
     }
 
     pub(crate) fn change_synced(&mut self, life: Life, told: Told) {
-        if !self.is_alive(life) {
-            return;
-        }
         let index = life.node;
         self.sync_log(index);
         match told {

@@ -236,16 +236,7 @@ impl World {
 
     /// A member is asked for another configuration than it has.
     fn reconfigure_at(&mut self, leader: usize) {
-        let Some(config) =
-            self.nodes[leader].member.as_ref().and_then(|member| member.status().config().cloned())
-        else {
-            return;
-        };
-        let mut new = (*config).clone();
-        new.version += 1;
-        let absent: Vec<usize> = (0..self.nodes.len())
-            .filter(|index| config.member_at(&address_of(*index)).is_none())
-            .collect();
+        let Some((mut new, absent)) = self.next_config(leader) else { return };
         let pick = self.random.below(new.members.len() as u64) as usize;
         let what = match self.random.below(4) {
             0 | 1 if !absent.is_empty() => {
@@ -270,8 +261,28 @@ impl World {
                 "reconfig: change a priority"
             }
         };
-        let request = Request::Reconfig { config: Box::new(new), force: false, max_time: None };
-        self.administer(leader, what, request);
+        self.ask_for_config(leader, what, new);
+    }
+
+    /// The configuration of a member with the next version, to be changed, and the processes that it does not list.
+    pub(crate) fn next_config(&self, node: usize) -> Option<(ReplicaSetConfig, Vec<usize>)> {
+        let member = self.nodes[node].member.as_ref()?;
+        let mut config = ReplicaSetConfig::clone(member.status().config()?);
+        config.version += 1;
+        let absent = (0..self.nodes.len())
+            .filter(|index| config.member_at(&address_of(*index)).is_none())
+            .collect();
+        Some((config, absent))
+    }
+
+    pub(crate) fn ask_for_config(
+        &mut self,
+        node: usize,
+        what: &'static str,
+        config: ReplicaSetConfig,
+    ) {
+        let request = Request::Reconfig { config: Box::new(config), force: false, max_time: None };
+        self.administer(node, what, request);
     }
 }
 

@@ -117,11 +117,8 @@ impl World {
 
     /// An administrator empties the disk of a member that is too stale still.
     pub(crate) fn resync(&mut self, life: Life) {
-        let stale = self.nodes[life.node]
-            .member
-            .as_ref()
-            .is_some_and(|member| member.status().state() == MemberState::Recovering);
-        if self.is_alive(life) && stale {
+        let stale = self.nodes[life.node].is_in(MemberState::Recovering);
+        if stale {
             self.wipe(life.node);
         }
     }
@@ -140,10 +137,7 @@ impl World {
             return;
         }
         let index = self.hardship.random.below(self.nodes.len() as u64) as usize;
-        let secondary = self.nodes[index]
-            .member
-            .as_ref()
-            .is_some_and(|member| member.status().state() == MemberState::Secondary);
+        let secondary = self.nodes[index].is_in(MemberState::Secondary);
         if secondary && self.hardship.random.chance(50) {
             self.wipe(index);
             self.hardship.truce = Some((self.nodes[index].life, self.now + TRUCE));
@@ -153,10 +147,7 @@ impl World {
     /// Whether a wiped voter is to be left in peace.
     pub(crate) fn has_truce(&mut self) -> bool {
         let Some((life, end)) = self.hardship.truce else { return false };
-        let back = self.nodes[life.node]
-            .member
-            .as_ref()
-            .is_some_and(|member| member.status().state() == MemberState::Secondary);
+        let back = self.nodes[life.node].is_in(MemberState::Secondary);
         if (back && self.all_is_well()) || self.now > end {
             self.hardship.truce = None;
         }

@@ -216,7 +216,7 @@ impl World {
     /// There is room on the disk of a process again.
     pub(crate) fn disk_has_room(&mut self, life: Life) {
         let index = life.node;
-        let Some(data) = self.nodes[index].data().filter(|_| self.is_alive(life)) else { return };
+        let Some(data) = self.nodes[index].data() else { return };
         if data.disk_is_full() {
             data.set_disk_full(false);
             self.note(Some(index), || "its disk has room again".to_owned());

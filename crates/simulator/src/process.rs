@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bson::{Document, RawDocumentBuf};
 use quorate_member::{CommonPointSearch, Copying, DataChange, EntrySource, Replica, SentBatch};
 use quorate_node::Node;
-use quorate_protocol::{MonotonicTime, OpTime, ServerAddress};
+use quorate_protocol::{MemberState, MonotonicTime, OpTime, ServerAddress};
 use quorate_replication::{
     Change, FetchFailure, FetchId, Input, LastVote, Reply, Request, RequestId, RequestToken, Ticket,
 };
@@ -208,6 +208,10 @@ impl Process {
     /// Whether it is up and not paused.
     pub(crate) fn is_running(&self) -> bool {
         self.is_up() && !self.asleep
+    }
+
+    pub(crate) fn is_in(&self, state: MemberState) -> bool {
+        self.member.as_ref().is_some_and(|member| member.status().state() == state)
     }
 
     pub(crate) fn is_writable(&self) -> bool {

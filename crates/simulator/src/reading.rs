@@ -21,7 +21,7 @@ use std::time::Duration;
 use bson::doc;
 use quorate_node::Standing;
 use quorate_protocol::{MonotonicTime, OpTime, Timestamp};
-use quorate_replication::{Input, SeededRandom, WaiterId, WriteConcern};
+use quorate_replication::{SeededRandom, WaiterId, WriteConcern};
 use quorate_wire::to_bson_timestamp;
 
 use crate::judges::{Life, Verdict};
@@ -197,12 +197,7 @@ impl World {
         let waiter = WaiterId(self.readers.next_waiter);
         read.settled = Some((waiter, place));
         self.readers.waiting.push(read);
-        let (op_time, concern) = (proof.op_time, WriteConcern::majority());
-        let input = Input::AcknowledgementWanted { waiter, op_time, concern };
-        self.drive(index, |member, now| {
-            member.log_moved(now);
-            member.handle_waiter(now, input);
-        });
+        self.await_acknowledgement(index, waiter, proof.op_time, WriteConcern::majority());
     }
 
     /// The no-op of a linearizable read is acknowledged, or cannot be any more.

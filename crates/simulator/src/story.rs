@@ -15,7 +15,7 @@ use quorate_replication::{Event, Request, SeededRandom};
 use crate::faults::ordinary;
 use crate::network::Network;
 use crate::process::Process;
-use crate::world::{Happening, Scale, World, address_of};
+use crate::world::{Happening, Scale, World};
 
 /// Makes this luck another one than the world's.
 const LUCK: u64 = 0x0053_544f_5259;
@@ -224,10 +224,7 @@ impl World {
     /// The worst moment for a cut around a primary is when it has just installed a configuration or
     /// written its first entry: what it knows is nowhere else.
     fn cut_off_with_news(&mut self, node: usize) {
-        let leads = self.nodes[node]
-            .member
-            .as_ref()
-            .is_some_and(|member| member.status().state() == MemberState::Primary);
+        let leads = self.nodes[node].is_in(MemberState::Primary);
         if !leads || !self.random.chance(60) {
             return;
         }
@@ -244,24 +241,14 @@ impl World {
 
     /// A member is asked to take a vote away, or to give one back.
     pub(crate) fn change_votes_at(&mut self, node: usize) {
-        let Some(config) =
-            self.nodes[node].member.as_ref().and_then(|member| member.status().config().cloned())
-        else {
-            return;
-        };
-        let mut new = (*config).clone();
-        new.version += 1;
-        let absent = (0..self.nodes.len())
-            .filter(|index| config.member_at(&address_of(*index)).is_none())
-            .max_by_key(|_| self.random.next_u64());
-        match absent {
+        let Some((mut new, absent)) = self.next_config(node) else { return };
+        match absent.into_iter().max_by_key(|_| self.random.next_u64()) {
             Some(index) if self.random.chance(40) => new.members.push(ordinary(index)),
             _ => {
                 new.members.remove(self.random.below(new.members.len() as u64) as usize);
             }
         }
-        let request = Request::Reconfig { config: Box::new(new), force: false, max_time: None };
-        self.administer(node, "reconfig: change a vote", request);
+        self.ask_for_config(node, "reconfig: change a vote", new);
     }
 
     /// Lets something happen to a process a few times within a while.

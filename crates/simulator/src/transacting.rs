@@ -23,7 +23,7 @@ use quorate_checker::list_append::{self, Model};
 use quorate_checker::{Action, History, MicroOperation, Operation, Outcome};
 use quorate_node::Reply;
 use quorate_protocol::{ErrorCode, MonotonicTime, OpTime};
-use quorate_replication::{Input, SeededRandom, WaiterId, WriteConcern};
+use quorate_replication::{SeededRandom, WaiterId, WriteConcern};
 
 use crate::judges::{Life, Verdict};
 use crate::story::Story;
@@ -311,9 +311,19 @@ impl World {
 
     /// A command of a client's transaction. None if the process is down.
     fn run_within(&mut self, client: usize, index: usize, mut command: Document) -> Option<Reply> {
+        command.insert("autocommit", false);
+        self.run_numbered(client, index, command)
+    }
+
+    /// A command under the number of a client. None if the process is down.
+    fn run_numbered(
+        &mut self,
+        client: usize,
+        index: usize,
+        mut command: Document,
+    ) -> Option<Reply> {
         command.insert("lsid", session(client));
         command.insert("txnNumber", self.transactors.clients[client].number);
-        command.insert("autocommit", false);
         let begins = command.contains_key("startTransaction");
         let reply = self.run_client(index, command)?;
         self.judge_number(client, index, begins, &reply);
@@ -352,7 +362,7 @@ impl World {
         let Some(step) = work.steps.get(place).cloned() else {
             if self.transactors.random.chance(ABORT_PERCENT) {
                 self.abort_transaction(client, life);
-                self.finish_work(client, work, Outcome::Fail);
+                self.finish_work(work, Outcome::Fail);
                 return None;
             }
             return self.send_commit(client, work, life, 0);
@@ -367,16 +377,16 @@ impl World {
             command.insert("startTransaction", true);
             command.insert("readConcern", doc! { "level": "snapshot" });
         }
-        let Some(index) = self.primary_for(life) else { return self.run_again(client, work) };
+        let Some(index) = self.primary_for(life) else { return self.run_again(work) };
         let moved = self.nodes[index].life != life;
         let Some(reply) = self.run_within(client, index, command) else {
-            return self.run_again(client, work);
+            return self.run_again(work);
         };
         let lost = self.transactors.random.chance(LOST_STATEMENT_PERCENT);
         if lost || !is_fine(&reply) {
             self.figures.strange_statements += u64::from(moved);
             self.abort_transaction(client, self.nodes[index].life);
-            return self.run_again(client, work);
+            return self.run_again(work);
         }
         let life = self.nodes[index].life;
         if let MicroOperation::Read { key, .. } = step {
@@ -396,9 +406,9 @@ impl World {
     }
 
     /// The transaction did nothing: the client runs it again, or gives it up.
-    fn run_again(&mut self, client: usize, mut work: Work) -> Option<Work> {
+    fn run_again(&mut self, mut work: Work) -> Option<Work> {
         if work.attempts >= MAX_ATTEMPTS {
-            self.finish_work(client, work, Outcome::Fail);
+            self.finish_work(work, Outcome::Fail);
             return None;
         }
         for step in &mut work.steps {
@@ -418,7 +428,7 @@ impl World {
         sent: u32,
     ) -> Option<Work> {
         if sent >= MAX_COMMITS {
-            self.finish_work(client, work, Outcome::Unknown);
+            self.finish_work(work, Outcome::Unknown);
             return None;
         }
         let there = if sent == 0 && self.is_alive(life) { Some(life.node) } else { None };
@@ -428,7 +438,7 @@ impl World {
         };
         let reply = match (work.single, work.steps.first()) {
             (true, Some(&MicroOperation::Append { key, value })) => {
-                self.run_single(client, index, append(key, value))
+                self.run_numbered(client, index, append(key, value))
             }
             _ => {
                 let commit = doc! {
@@ -452,21 +462,12 @@ impl World {
             _ if lost => Some(work),
             Some(op_time) => self.await_commit(client, index, work, op_time, committed),
             None if committed => {
-                self.finish_work(client, work, Outcome::Ok);
+                self.finish_work(work, Outcome::Ok);
                 None
             }
-            None if is_transient(&reply) => self.run_again(client, work),
+            None if is_transient(&reply) => self.run_again(work),
             None => Some(work),
         }
-    }
-
-    /// The write that is a client's whole work, under the number that it had the first time.
-    fn run_single(&mut self, client: usize, index: usize, mut command: Document) -> Option<Reply> {
-        command.insert("lsid", session(client));
-        command.insert("txnNumber", self.transactors.clients[client].number);
-        let reply = self.run_client(index, command)?;
-        self.judge_number(client, index, false, &reply);
-        Some(reply)
     }
 
     fn note_commit(&mut self, life: Life, op_time: OpTime, work: &Work) {
@@ -499,12 +500,7 @@ impl World {
         let until = self.now + PATIENCE;
         work.phase = Phase::Waiting { life, sent, waiter, until, committed };
         self.transactors.clients[client].work = Some(work);
-        let concern = WriteConcern::majority();
-        let input = Input::AcknowledgementWanted { waiter, op_time, concern };
-        self.drive(index, |member, now| {
-            member.log_moved(now);
-            member.handle_waiter(now, input);
-        });
+        self.await_acknowledgement(index, waiter, op_time, WriteConcern::majority());
         None
     }
 
@@ -520,12 +516,12 @@ impl World {
         let Phase::Waiting { life, sent, committed, .. } = work.phase else { return };
         let kept = match (fine, committed) {
             (true, true) => {
-                self.finish_work(client, work, Outcome::Ok);
+                self.finish_work(work, Outcome::Ok);
                 None
             }
             (true, false) => {
                 self.figures.unknown_commits += 1;
-                self.run_again(client, work)
+                self.run_again(work)
             }
             (false, _) => {
                 work.phase = Phase::Committing { life, sent };
@@ -535,7 +531,7 @@ impl World {
         self.transactors.clients[client].work = kept;
     }
 
-    fn finish_work(&mut self, _client: usize, work: Work, outcome: Outcome) {
+    fn finish_work(&mut self, work: Work, outcome: Outcome) {
         let now = self.now.as_nanos();
         let operation = &mut self.transactors.operations[work.operation];
         operation.outcome = outcome;

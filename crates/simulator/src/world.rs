@@ -179,6 +179,15 @@ impl Happening {
     fn process(&self) -> Option<usize> {
         match self {
             Self::Deliver { to, .. } => Some(*to),
+            Self::Watch(watching) => watching.process(),
+            Self::Crash(_) | Self::Wake(_) | Self::Resync(_) => None,
+            _ => self.life().map(|life| life.node),
+        }
+    }
+
+    /// The life of a process that it belongs to: it does not happen once that has ended.
+    fn life(&self) -> Option<Life> {
+        match self {
             Self::Tick(life)
             | Self::Persisted { life, .. }
             | Self::LogSynced(life)
@@ -189,12 +198,14 @@ impl Happening {
             | Self::CopyTimeout { life, .. }
             | Self::Maintain(life)
             | Self::Local { life, .. }
+            | Self::Crash(life)
             | Self::StepUp(life)
             | Self::Stand(life)
             | Self::Reconfigure(life)
             | Self::WriteAt(life)
-            | Self::DiskHasRoom(life) => Some(life.node),
-            Self::Watch(watching) => watching.process(),
+            | Self::Wake(life)
+            | Self::DiskHasRoom(life)
+            | Self::Resync(life) => Some(*life),
             _ => None,
         }
     }
@@ -389,11 +400,13 @@ impl World {
         if let Some(node) = happening.process().filter(|node| self.nodes[*node].asleep) {
             return self.nodes[node].held.push(happening);
         }
+        if happening.life().is_some_and(|life| !self.is_alive(life)) {
+            return;
+        }
         match happening {
             Happening::Tick(life) => {
                 // One that was put forward since has ticked already.
-                let wanted = self.nodes[life.node].tick_at == Some(self.now);
-                if self.is_alive(life) && wanted {
+                if self.nodes[life.node].tick_at == Some(self.now) {
                     self.nodes[life.node].tick_at = None;
                     self.drive(life.node, |member, now| member.tick(now));
                 }
@@ -401,10 +414,8 @@ impl World {
             Happening::Deliver { to, message } => self.deliver(to, message),
             Happening::Persisted { life, ticket } => self.persisted(life, ticket),
             Happening::LogSynced(life) => {
-                if self.is_alive(life) {
-                    self.sync_log(life.node);
-                    self.drive(life.node, |member, now| member.log_moved(now));
-                }
+                self.sync_log(life.node);
+                self.drive(life.node, |member, now| member.log_moved(now));
             }
             Happening::MakeChange(life) => self.make_change(life),
             Happening::ChangeSynced { life, told } => self.change_synced(life, told),
@@ -416,11 +427,7 @@ impl World {
             }
             Happening::CopyTimeout { life, number } => self.copy_timeout(life, number),
             Happening::Maintain(life) => self.maintain(life),
-            Happening::Local { life, input } => {
-                if self.is_alive(life) {
-                    self.feed(life.node, *input);
-                }
-            }
+            Happening::Local { life, input } => self.feed(life.node, *input),
             Happening::ClientWrites { client } => self.client_writes(client),
             Happening::ClientReads { client } => self.client_reads(client),
             Happening::Transact { client } => self.transact(client),
@@ -428,28 +435,18 @@ impl World {
             Happening::Fault => self.fault(),
             Happening::InitiateAgain => self.initiate_again(),
             Happening::Crash(life) => {
-                if self.is_alive(life) && (self.turmoil || self.nodes[life.node].disk_failed) {
+                if self.turmoil || self.nodes[life.node].disk_failed {
                     self.crash(life.node);
                 }
             }
             Happening::StepUp(life) => {
-                if self.is_alive(life) {
-                    let request = Request::StepUp { skip_dry_run: false };
-                    self.administer(life.node, "step up", request);
-                }
+                self.administer(life.node, "step up", Request::StepUp { skip_dry_run: false });
             }
-            Happening::Stand(life) => {
-                if self.is_alive(life) && self.turmoil {
-                    self.stand_at_once(life.node);
-                }
-            }
-            Happening::Reconfigure(life) => {
-                if self.is_alive(life) && self.turmoil {
-                    self.change_votes_at(life.node);
-                }
-            }
+            Happening::Stand(life) if self.turmoil => self.stand_at_once(life.node),
+            Happening::Reconfigure(life) if self.turmoil => self.change_votes_at(life.node),
+            Happening::Stand(_) | Happening::Reconfigure(_) => {}
             Happening::WriteAt(life) => {
-                if self.is_alive(life) && self.nodes[life.node].is_writable() {
+                if self.nodes[life.node].is_writable() {
                     self.set_a_key(life.node, None);
                 }
             }
@@ -641,9 +638,14 @@ impl World {
     pub(crate) fn written_here(&mut self, index: usize) {
         self.look_at_log(index);
         let life = self.nodes[index].life;
-        let slow = if self.random.chance(self.scale.slow_disk_percent) { 400 } else { 15 };
-        let sync = self.random.duration_up_to(Duration::from_millis(slow));
+        let sync = self.disk_time();
         self.schedule(sync, Happening::LogSynced(life));
+    }
+
+    /// How long a sync takes.
+    pub(crate) fn disk_time(&mut self) -> Duration {
+        let slow = if self.random.chance(self.scale.slow_disk_percent) { 400 } else { 15 };
+        self.random.duration_up_to(Duration::from_millis(slow))
     }
 
     pub(crate) fn sync_log(&mut self, index: usize) {

@@ -168,12 +168,23 @@ impl World {
         self.writers.attempts.push(attempt);
         if let Some(op_time) = op_time {
             let concern = if majority { WriteConcern::majority() } else { WriteConcern::number(1) };
-            let input = Input::AcknowledgementWanted { waiter, op_time, concern };
-            self.drive(index, |member, now| {
-                member.log_moved(now);
-                member.handle_waiter(now, input);
-            });
+            self.await_acknowledgement(index, waiter, op_time, concern);
         }
+    }
+
+    /// Asks a member to say when an entry is acknowledged.
+    pub(crate) fn await_acknowledgement(
+        &mut self,
+        index: usize,
+        waiter: WaiterId,
+        op_time: OpTime,
+        concern: WriteConcern,
+    ) {
+        let input = Input::AcknowledgementWanted { waiter, op_time, concern };
+        self.drive(index, |member, now| {
+            member.log_moved(now);
+            member.handle_waiter(now, input);
+        });
     }
 
     pub(crate) fn set_a_key(&mut self, index: usize, client: Option<usize>) {
