@@ -92,10 +92,7 @@ fn deployment(given: &str, screen: &mut Screen) -> Result<Outcome> {
         }
     };
     let wants_tls = uri.tls_enabled();
-    let limit = uri.options().connect_timeout.and_then(Limit::bound).unwrap_or(STAGE_LIMIT);
-    let tls = connect::tls_options(&uri);
-    let prober = Prober::new(limit, wants_tls.then_some(&tls))
-        .map_err(|error| misuse!("{error}; correct the tls options of the connection string"))?;
+    let prober = prober_for(&uri)?;
     findings.extend(uri.warnings().iter().map(old_fashioned));
     let mut asked: Vec<ServerAddress> = Vec::new();
     let mut progress = Progress::new(screen.is_json());
@@ -138,6 +135,14 @@ fn deployment(given: &str, screen: &mut Screen) -> Result<Outcome> {
     }
     stages::tell_topology(&seen, &deployment::removals(&seen), screen)?;
     Ok(outcome)
+}
+
+/// Asks servers with the time and the TLS options of a connection string.
+fn prober_for(uri: &ConnectionString) -> Result<Prober> {
+    let limit = uri.options().connect_timeout.and_then(Limit::bound).unwrap_or(STAGE_LIMIT);
+    let tls = connect::tls_options(uri);
+    Prober::new(limit, uri.tls_enabled().then_some(&tls))
+        .map_err(|error| misuse!("{error}; correct the tls options of the connection string"))
 }
 
 fn unreadable(error: &ParseError) -> Finding {

@@ -175,11 +175,7 @@ impl Work<'_> {
         }
         let mut done = Done::default();
         let mut indexes = indexes_of(pieces.iter().map(|piece| (&piece.place, &piece.metadata)));
-        let views: Vec<_> = pieces
-            .iter()
-            .filter(|piece| piece.metadata.is_view())
-            .map(|piece| (piece.place.clone(), piece.metadata.clone()))
-            .collect();
+        let views = views_of(pieces.iter().map(|piece| (&piece.place, &piece.metadata)));
         let work = async {
             self.fill_from_files(pieces, &mut done).await?;
             let Some(path) = &dump.oplog else { return Ok(0) };
@@ -311,6 +307,13 @@ fn indexes_of<'a>(
     pieces
         .filter(|(_, metadata)| !metadata.is_view())
         .map(|(place, metadata)| (place.clone(), metadata.indexes.clone()))
+        .collect()
+}
+
+fn views_of<'a>(pieces: impl Iterator<Item = (&'a Place, &'a Metadata)>) -> Vec<(Place, Metadata)> {
+    pieces
+        .filter(|(_, metadata)| metadata.is_view())
+        .map(|(place, metadata)| (place.clone(), metadata.clone()))
         .collect()
 }
 

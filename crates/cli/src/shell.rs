@@ -104,12 +104,9 @@ fn read_lines(
                 .map_err(|error| problem!("stdin cannot be read: {error}; write lines of UTF-8"))?,
         );
         text.push('\n');
-        match input::read(&text) {
-            Wanted::More => continue,
-            Wanted::Leave => return Ok(()),
-            wanted => runtime.block_on(shell.carry_out(wanted, screen))?,
+        if runtime.block_on(shell.take(&mut text, screen))? {
+            return Ok(());
         }
-        text.clear();
     }
     match text.trim().is_empty() {
         true => Ok(()),
@@ -151,12 +148,9 @@ fn converse(
             }
             Typed::Left => return Ok(()),
         }
-        match input::read(&text) {
-            Wanted::More => continue,
-            Wanted::Leave => return Ok(()),
-            wanted => runtime.block_on(shell.carry_out(wanted, screen))?,
+        if runtime.block_on(shell.take(&mut text, screen))? {
+            return Ok(());
         }
-        text.clear();
     }
 }
 
@@ -175,6 +169,17 @@ struct Shell {
 }
 
 impl Shell {
+    /// Runs what was typed once it is whole, and forgets it. Returns whether the shell is left.
+    async fn take(&mut self, text: &mut String, screen: &mut Screen) -> Result<bool> {
+        match input::read(text) {
+            Wanted::More => return Ok(false),
+            Wanted::Leave => return Ok(true),
+            wanted => self.carry_out(wanted, screen).await?,
+        }
+        text.clear();
+        Ok(false)
+    }
+
     /// Runs the typed line. Only a failure to write ends the shell.
     async fn carry_out(&mut self, wanted: Wanted, screen: &mut Screen) -> Result<()> {
         let done = match wanted {

@@ -431,12 +431,7 @@ fn writes(seen: &Examination, inside: Option<&Inside>, explained: bool) -> Optio
         let is_led = matches!(election.reason, Reason::Led(_));
         return (!is_led || !explained).then(|| unled(seen, election));
     }
-    let failure = SelectionFailure::new(
-        seen.topology.clone(),
-        &SelectionRequest::WRITE,
-        clock::now(),
-        Duration::ZERO,
-    );
+    let failure = failed_selection(seen, &SelectionRequest::WRITE);
     match failure.verdict() {
         Verdict::NoPrimary { answering, members } => Some(counted(seen, *answering, *members)),
         // The findings so far say more than their sum.
@@ -513,39 +508,32 @@ fn reads(seen: &Examination) -> Option<Finding> {
     let options = seen.uri.options();
     options.read_preference?;
     let preference = options.whole_read_preference();
-    let finding = |why: String, step: &str| {
-        Finding::problem(
-            "read_preference_unsatisfied",
-            format!("a read from {preference} finds no server: {why}"),
-        )
-        .because("reads with this connection string wait for serverSelectionTimeoutMS and fail")
-        .fix(step)
-    };
     let request = SelectionRequest::read(&preference);
     let is_primary = preference.mode == ReadPreferenceMode::Primary;
-    match seen.topology.suitable_servers(&request) {
+    let text = match seen.topology.suitable_servers(&request) {
         Ok(servers) if servers.is_empty() && !is_primary => {
             if seen.topology.topology_type() == TopologyType::Unknown {
                 // No server answered, which is an earlier finding.
                 return None;
             }
-            let failure = SelectionFailure::new(
-                seen.topology.clone(),
-                &request,
-                clock::now(),
-                Duration::ZERO,
-            );
-            let text = failure.verdict().to_string();
-            let (why, step) = text.split_once("; ").unwrap_or((&text, "correct readPreference"));
-            Some(finding(why.to_owned(), step))
+            failed_selection(seen, &request).verdict().to_string()
         }
-        Ok(_) => None,
-        Err(error) => {
-            let text = error.to_string();
-            let (why, step) = text.split_once("; ").unwrap_or((&text, "correct readPreference"));
-            Some(finding(why.to_owned(), step))
-        }
-    }
+        Ok(_) => return None,
+        Err(error) => error.to_string(),
+    };
+    let (why, step) = text.split_once("; ").unwrap_or((&text, "correct readPreference"));
+    Some(
+        Finding::problem(
+            "read_preference_unsatisfied",
+            format!("a read from {preference} finds no server: {why}"),
+        )
+        .because("reads with this connection string wait for serverSelectionTimeoutMS and fail")
+        .fix(step),
+    )
+}
+
+fn failed_selection(seen: &Examination, request: &SelectionRequest<'_>) -> SelectionFailure {
+    SelectionFailure::new(seen.topology.clone(), request, clock::now(), Duration::ZERO)
 }
 
 /// Hosts that a client drops, with the reason, for the summary.

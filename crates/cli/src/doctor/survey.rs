@@ -2,14 +2,12 @@
 //!
 //! The first stages of `doctor`, for the commands that show a deployment or act on it.
 
-use quorate_connection_string::{ConnectionString, Limit};
+use quorate_connection_string::ConnectionString;
 use quorate_protocol::ServerAddress;
 
-use super::STAGE_LIMIT;
 use super::examination::{Examination, ExaminationError, examine};
 use super::inside::Inside;
 use super::login::{self, Login};
-use super::probe::Prober;
 use crate::connect;
 use crate::explain::Election;
 use crate::finding::Finding;
@@ -28,11 +26,7 @@ impl Survey {
     /// be looked up.
     pub(crate) async fn take(uri: ConnectionString) -> Result<Self> {
         let (uri, seeds) = connect::find_seeds(uri).await?;
-        let limit = uri.options().connect_timeout.and_then(Limit::bound).unwrap_or(STAGE_LIMIT);
-        let tls = connect::tls_options(&uri);
-        let prober = Prober::new(limit, uri.tls_enabled().then_some(&tls)).map_err(|error| {
-            misuse!("{error}; correct the tls options of the connection string")
-        })?;
+        let prober = super::prober_for(&uri)?;
         let seen = examine(uri, seeds, &prober, &mut |_| Ok(())).await;
         let seen = seen.map_err(|error| match error {
             ExaminationError::Output(error) => Failure::Output(error),

@@ -77,9 +77,7 @@ impl Target {
         self.metadata(source)?;
         match self {
             Self::Directory { growing, gzip, .. } => {
-                let path = documents_of(growing, *gzip, source);
-                let file = Growing::create(&path, *gzip).map_err(unwritable)?;
-                Ok(Sink::File(file))
+                file_sink(&documents_of(growing, *gzip, source), *gzip)
             }
             Self::Archive { writer, .. } => {
                 Ok(Sink::Archive(Part::new(writer, source.place.clone())))
@@ -91,9 +89,7 @@ impl Target {
     pub(crate) fn oplog(&self) -> Result<Sink> {
         match self {
             Self::Directory { growing, gzip, .. } => {
-                let path = growing.join(named(OPLOG, "", *gzip));
-                let file = Growing::create(&path, *gzip).map_err(unwritable)?;
-                Ok(Sink::File(file))
+                file_sink(&growing.join(named(OPLOG, "", *gzip)), *gzip)
             }
             Self::Archive { writer, .. } => {
                 Ok(Sink::Archive(Part::new(writer, Place::new("", "oplog"))))
@@ -147,6 +143,10 @@ impl Target {
         };
         finish().map_err(unwritable)
     }
+}
+
+fn file_sink(path: &Path, gzip: bool) -> Result<Sink> {
+    Growing::create(path, gzip).map(Sink::File).map_err(unwritable)
 }
 
 /// The file of a collection's documents.

@@ -12,10 +12,10 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 use super::collection::{self, Filled};
-use super::{Done, Work, indexes_of};
+use super::{Done, Work, indexes_of, views_of};
 use crate::screen::{Failure, Outcome, Result, Screen};
 use crate::transfer::archive::{Checksum, Next, Reader};
-use crate::transfer::layout::{Metadata, Place};
+use crate::transfer::layout::Place;
 
 /// How many documents of a collection may wait for their task.
 const QUEUE: usize = 256;
@@ -48,10 +48,7 @@ impl Work<'_> {
                 .map(|(place, metadata)| (place, metadata))
         };
         let mut indexes = indexes_of(wanted());
-        let views: Vec<(Place, Metadata)> = wanted()
-            .filter(|(_, metadata)| metadata.is_view())
-            .map(|(place, metadata)| (place.clone(), metadata.clone()))
-            .collect();
+        let views = views_of(wanted());
         let mut done = Done::default();
         for (place, metadata) in wanted().filter(|(_, metadata)| !metadata.is_view()) {
             collection::prepare(&self.client, place, metadata, self.arguments).await?;

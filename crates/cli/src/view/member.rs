@@ -115,28 +115,32 @@ impl Process {
     }
 }
 
-/// Operations a second, from two readings of the counters.
+/// What clients do at a member: counted, or a second.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct Rates {
+pub(crate) struct Load<T> {
     /// Documents inserted, updated and deleted.
-    pub(crate) writes: Option<f64>,
+    pub(crate) writes: Option<T>,
     /// Queries and further batches.
-    pub(crate) reads: Option<f64>,
+    pub(crate) reads: Option<T>,
     /// Connections that are open.
     pub(crate) connections: Option<u64>,
-    pub(crate) transactions: Option<Transactions>,
+    /// Its transactions, where it has any to tell of.
+    pub(crate) transactions: Option<Transactions<T>>,
 }
+
+/// Operations a second, from two readings of the counters.
+pub(crate) type Rates = Load<f64>;
 
 /// The open transactions of a member and what they cost others.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct Transactions {
+pub(crate) struct Transactions<T = f64> {
     pub(crate) open: u64,
-    /// How long the oldest of them is open.
+    /// How long the oldest of them is open. Ours tell it, others do not.
     pub(crate) oldest: Option<Duration>,
     /// Plain writes that wait for one of them.
     pub(crate) waiting_writes: Option<u64>,
-    /// Conflicts a second.
-    pub(crate) conflicts: Option<f64>,
+    /// Conflicts: counted, or a second.
+    pub(crate) conflicts: Option<T>,
 }
 
 impl Transactions {

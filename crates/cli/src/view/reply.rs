@@ -10,6 +10,8 @@ use std::time::Duration;
 use bson::{Bson, Document};
 use quorate_protocol::{MemberState, OpTime, ServerAddress, Timestamp, WallTime};
 
+use super::member::{Load, Transactions};
+
 /// The most members that are read from one reply; a set has at most 50.
 const MAX_MEMBERS: usize = 64;
 
@@ -107,30 +109,11 @@ pub(crate) struct Explanation {
     pub(crate) votes_needed: Option<u32>,
 }
 
-/// The counters of `serverStatus` that are shown.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Counters {
-    /// Documents inserted, updated and deleted by clients since the start.
-    pub(crate) writes: Option<u64>,
-    /// Queries and further batches since the start.
-    pub(crate) reads: Option<u64>,
-    /// Connections that are open.
-    pub(crate) connections: Option<u64>,
-    /// Its transactions, where it has any to tell of.
-    pub(crate) transactions: Option<TransactionCounters>,
-}
+/// The counters of `serverStatus` that are shown: what clients did since the start of the member.
+pub(crate) type Counters = Load<u64>;
 
-/// What a member tells of its transactions.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct TransactionCounters {
-    pub(crate) open: u64,
-    /// How long the oldest of them is open. Ours tell it, others do not.
-    pub(crate) oldest: Option<Duration>,
-    /// Plain writes that wait for one of them.
-    pub(crate) waiting_writes: Option<u64>,
-    /// Conflicts since the start.
-    pub(crate) conflicts: Option<u64>,
-}
+/// The same of its transactions.
+pub(crate) type TransactionCounters = Transactions<u64>;
 
 /// Reads `replSetGetStatus`.
 pub(crate) fn set_status(reply: &Document) -> SetStatus {
