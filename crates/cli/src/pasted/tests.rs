@@ -313,7 +313,7 @@ fn authentication() {
     ]);
 }
 
-/// Set names, votes, arbiters and configurations.
+/// Set names and configurations.
 #[test]
 fn sets() {
     check(&[
@@ -366,6 +366,13 @@ fn sets() {
             &["configuration_quorum"],
             &["db1:27017"],
         ),
+    ]);
+}
+
+/// Write concerns, read preferences, and members that lose track of the others.
+#[test]
+fn members_that_cannot_serve() {
+    check(&[
         (
             "MongoBulkWriteError: waiting for replication timed out",
             &["write_concern_unsatisfied"],
@@ -516,7 +523,7 @@ fn our_own_wording() {
     )]);
 }
 
-/// Older versions, and formats of which only one sample was ever seen.
+/// Older versions.
 #[test]
 fn older_wordings() {
     check(&[
@@ -559,6 +566,13 @@ fn older_wordings() {
             &["every_host_dropped"],
             &["db.hello().setName"],
         ),
+    ]);
+}
+
+/// Formats of which only one sample was ever seen.
+#[test]
+fn rare_wordings() {
+    check(&[
         (
             "No server chosen by WritableServerSelector from cluster description \
              ClusterDescription{type=REPLICA_SET, connectionMode=SINGLE, serverDescriptions=[]}",
