@@ -7,7 +7,7 @@
 use quorate_connection_string::{ConnectionString, Credential};
 use serde_json::{Value, json};
 
-use crate::uri::check_cases;
+use crate::uri::{check_cases, read_case};
 use crate::{Result, ScenarioFile, ensure};
 
 /// Judges one file.
@@ -16,14 +16,7 @@ pub(crate) fn check(file: &ScenarioFile) -> Result<()> {
 }
 
 fn check_case(case: &Value) -> Result<()> {
-    let uri = case["uri"].as_str().ok_or("the case has no uri")?;
-    let valid = case["valid"].as_bool().ok_or("the case does not say whether it is valid")?;
-    let credential = match (read(uri), valid) {
-        (Err(_), false) => return Ok(()),
-        (Ok(_), false) => bail!("accepted, although it is invalid"),
-        (Err(error), true) => bail!("refused: {error}"),
-        (Ok(credential), true) => credential,
-    };
+    let Some(credential) = read_case(case, read)? else { return Ok(()) };
     let actual = credential.as_ref().map_or(Value::Null, describe);
     ensure(actual == case["credential"], || {
         format!("the credential should be {}, is {actual}", case["credential"])

@@ -4,36 +4,28 @@ use quorate_protocol::ServerAddress;
 use quorate_server_discovery::{DiscoveryEvent, ServerDescription, TopologyDescription};
 use serde_json::{Value, json};
 
-use crate::discovery_and_monitoring::list;
-use crate::harness::Harness;
+use crate::discovery_and_monitoring::{list, play};
 use crate::{Result, ScenarioFile};
 
 /// The topology id that the scenarios print; the harness gives it to its topology.
 const TOPOLOGY_ID: &str = "42";
 
 pub(crate) fn check(file: &ScenarioFile) -> Result<()> {
-    let uri = file.json.get("uri").and_then(Value::as_str).ok_or("no uri")?;
-    let phases = file.json.get("phases").and_then(Value::as_array).ok_or("no phases")?;
-    let mut harness = Harness::new(uri)?;
-    for (number, phase) in phases.iter().enumerate() {
-        for response in list(phase, "responses") {
-            harness.respond(response)?;
-        }
-        let outcome = phase.get("outcome").ok_or("no outcome")?;
+    play(file, |harness, outcome| {
         let expected = list(outcome, "events");
         // The scenarios do not speak of heartbeats.
         let found: Vec<Value> = harness.events.drain(..).filter_map(|event| told(&event)).collect();
         if found.len() != expected.len() {
             let found = found.len();
-            bail!("phase {number}: {found} events, expected {}", expected.len());
+            bail!("{found} events, expected {}", expected.len());
         }
         for (place, (found, expected)) in found.iter().zip(expected).enumerate() {
             if !covers(found, expected) {
-                bail!("phase {number}, event {place}: {found}, expected {expected}");
+                bail!("event {place}: {found}, expected {expected}");
             }
         }
-    }
-    Ok(())
+        Ok(())
+    })
 }
 
 /// Whether everything that the scenario tells is there. Lists must have the same length.

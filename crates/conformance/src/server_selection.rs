@@ -52,10 +52,7 @@ pub(crate) fn check_selection(json: &Value) -> Result<()> {
         Some("read") | None => SelectionCriteria::Read(&preference),
         Some(other) => bail!("an operation {other:?}"),
     };
-    let deprioritized = list(json, "deprioritized_servers")
-        .iter()
-        .map(|server| address(server.get("address")))
-        .collect::<Result<Vec<_>, _>>()?;
+    let deprioritized = addresses(list(json, "deprioritized_servers"))?;
     let request = SelectionRequest { criteria, deprioritized: &deprioritized, selector: None };
 
     if json.get("error").and_then(Value::as_bool) == Some(true) {
@@ -244,12 +241,13 @@ fn millis(json: Option<&Value>) -> Result<Duration> {
     Ok(Duration::from_nanos((millis.ok_or("a bad duration")? * 1e6).round() as u64))
 }
 
+fn addresses(servers: &[Value]) -> Result<Vec<ServerAddress>> {
+    servers.iter().map(|server| address(server.get("address"))).collect()
+}
+
 fn same_servers(key: &str, json: &Value, found: &[&Arc<ServerDescription>]) -> Result<()> {
     let expected = json.get(key).and_then(Value::as_array).ok_or_else(|| format!("no {key}"))?;
-    let mut expected = expected
-        .iter()
-        .map(|server| address(server.get("address")))
-        .collect::<Result<Vec<_>, _>>()?;
+    let mut expected = addresses(expected)?;
     let mut found: Vec<_> = found.iter().map(|server| server.address().clone()).collect();
     expected.sort();
     found.sort();

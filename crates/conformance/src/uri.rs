@@ -3,6 +3,7 @@
 //! The format is described beside the published files (`connection-string/tests/README`): a null
 //! asks for nothing, everything else must be as stated.
 
+use std::fmt;
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
@@ -33,15 +34,23 @@ pub(crate) fn check_cases(file: &ScenarioFile, check_case: fn(&Value) -> Result<
     if failures.is_empty() { Ok(()) } else { Err(failures.join("; ").into()) }
 }
 
-fn check_case(case: &Value) -> Result<()> {
+/// What the string of a case is read as; `None` if it is refused, as it should be.
+pub(crate) fn read_case<T, E: fmt::Display>(
+    case: &Value,
+    read: impl Fn(&str) -> Result<T, E>,
+) -> Result<Option<T>> {
     let uri = case["uri"].as_str().ok_or("the case has no uri")?;
     let valid = case["valid"].as_bool().ok_or("the case does not say whether it is valid")?;
-    let connection = match (ConnectionString::parse(uri), valid) {
-        (Err(_), false) => return Ok(()),
+    match (read(uri), valid) {
+        (Err(_), false) => Ok(None),
         (Ok(_), false) => bail!("accepted, although it is invalid"),
         (Err(error), true) => bail!("refused: {error}"),
-        (Ok(connection), true) => connection,
-    };
+        (Ok(read), true) => Ok(Some(read)),
+    }
+}
+
+fn check_case(case: &Value) -> Result<()> {
+    let Some(connection) = read_case(case, ConnectionString::parse)? else { return Ok(()) };
     if let Some(expected) = case["warning"].as_bool()
         && expected == connection.warnings().is_empty()
     {

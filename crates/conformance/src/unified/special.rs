@@ -36,36 +36,11 @@ pub(super) async fn run(running: &Arc<Running>, name: &str, arguments: Document)
         "assertSameLsidOnLastTwoCommands" | "assertDifferentLsidOnLastTwoCommands" => {
             sessions_of_commands(running, name, &mut given)
         }
-        "assertSessionDirty" | "assertSessionNotDirty" => {
-            let session = running.entities.session(&given.required("session", Arguments::text)?)?;
-            let session = session.session.lock().await;
-            let dirty = session.as_ref().ok_or("the session has ended")?.is_dirty();
-            ensure(dirty == (name == "assertSessionDirty"), || {
-                format!("the session is dirty: {dirty}")
-            })
-        }
-        "assertSessionTransactionState" => {
-            let session = running.entities.session(&given.required("session", Arguments::text)?)?;
-            let wanted = given.required("state", Arguments::text)?;
-            let session = session.session.lock().await;
-            let phase = session.as_ref().ok_or("the session has ended")?.transaction_phase();
-            let found = match phase {
-                TransactionPhase::None => "none",
-                TransactionPhase::Starting => "starting",
-                TransactionPhase::InProgress => "in_progress",
-                TransactionPhase::Committed => "committed",
-                TransactionPhase::Aborted => "aborted",
-            };
-            ensure(found == wanted, || format!("the transaction is {found}, expected {wanted}"))
-        }
-        "assertSessionPinned" | "assertSessionUnpinned" => {
-            let session = running.entities.session(&given.required("session", Arguments::text)?)?;
-            let session = session.session.lock().await;
-            let pinned = session.as_ref().ok_or("the session has ended")?.pinned_server();
-            ensure(pinned.is_some() == (name == "assertSessionPinned"), || {
-                format!("the session is pinned to {pinned:?}")
-            })
-        }
+        "assertSessionDirty"
+        | "assertSessionNotDirty"
+        | "assertSessionPinned"
+        | "assertSessionUnpinned"
+        | "assertSessionTransactionState" => session(running, name, &mut given).await,
         "assertNumberConnectionsCheckedOut" => {
             let client = running.entities.client(&given.required("client", Arguments::text)?)?;
             let wanted = given.required("connections", Arguments::signed)?;
@@ -162,6 +137,37 @@ async fn topology(running: &Running, name: &str, given: &mut Arguments) -> Resul
             timeout(limit.max(Duration::from_secs(1)), changed)
                 .await
                 .map_err(|_| "the primary does not change".into())
+        }
+    }
+}
+
+async fn session(running: &Running, name: &str, given: &mut Arguments) -> Result<()> {
+    let session = running.entities.session(&given.required("session", Arguments::text)?)?;
+    let session = session.session.lock().await;
+    let session = session.as_ref().ok_or("the session has ended")?;
+    match name {
+        "assertSessionDirty" | "assertSessionNotDirty" => {
+            let dirty = session.is_dirty();
+            ensure(dirty == (name == "assertSessionDirty"), || {
+                format!("the session is dirty: {dirty}")
+            })
+        }
+        "assertSessionPinned" | "assertSessionUnpinned" => {
+            let pinned = session.pinned_server();
+            ensure(pinned.is_some() == (name == "assertSessionPinned"), || {
+                format!("the session is pinned to {pinned:?}")
+            })
+        }
+        _ => {
+            let wanted = given.required("state", Arguments::text)?;
+            let found = match session.transaction_phase() {
+                TransactionPhase::None => "none",
+                TransactionPhase::Starting => "starting",
+                TransactionPhase::InProgress => "in_progress",
+                TransactionPhase::Committed => "committed",
+                TransactionPhase::Aborted => "aborted",
+            };
+            ensure(found == wanted, || format!("the transaction is {found}, expected {wanted}"))
         }
     }
 }

@@ -22,15 +22,10 @@ pub(super) async fn run(
         return Ok(Ok(Outcome::Nothing));
     }
     let cursor = guard.as_mut().ok_or("the cursor is closed")?;
-    match name {
-        "iterateUntilDocumentOrError" => {
-            let document = cursor.next().await;
-            document.map(plain_document).transpose_with(Outcome::Value)
-        }
-        "iterateOnce" => {
-            let document = cursor.try_next().await;
-            document.map(plain_document).transpose_with(Outcome::Value)
-        }
-        _ => Err(format!("a cursor has no operation {name}").into()),
-    }
+    let document = match name {
+        "iterateUntilDocumentOrError" => cursor.next().await,
+        "iterateOnce" => cursor.try_next().await,
+        _ => bail!("a cursor has no operation {name}"),
+    };
+    document.map(plain_document).transpose_with(Outcome::Value)
 }
