@@ -1,7 +1,7 @@
 //! Every published suite, one test each. Where the scenarios cannot be fetched, the tests say so
 //! loudly and pass, except on CI.
 
-use quorate_conformance::{SUITES, suite};
+use quorate_conformance::{Judge, SUITES, Suite, suite};
 use quorate_test_support::tell;
 
 fn judge(name: &str) {
@@ -43,3 +43,27 @@ published!(
     transactions_convenient_api, change_streams, csot_sessions, unified_test_format,
     unified_test_format_failures,
 );
+
+/// The proof in the README states what the table of suites expects.
+#[test]
+fn the_readme_tells_the_numbers_of_the_table() {
+    let readme = include_str!("../../../README.md");
+    let proof = readme.split_once("## Proof").expect("the README has its proof").1;
+    let words: Vec<&str> = proof.split_whitespace().collect();
+    let told: Vec<(&Suite, &str)> = words
+        .windows(2)
+        .filter(|pair| pair[1].starts_with(|c: char| c.is_ascii_digit()))
+        .filter_map(|pair| Some((suite(pair[0])?, pair[1].trim_matches([',', ';']))))
+        .collect();
+    for (suite, number) in &told {
+        let expected = match suite.judge {
+            Judge::File(_) => format!("{0}/{0}", suite.files),
+            Judge::Unified { passed, .. } => passed.to_string(),
+        };
+        assert_eq!(*number, expected, "{}", suite.name);
+    }
+    let unified = |suite: &&Suite| matches!(suite.judge, Judge::Unified { .. });
+    let named = told.iter().filter(|(suite, _)| unified(suite)).count();
+    let more = SUITES.iter().filter(unified).count() - named;
+    assert!(named > 0 && proof.contains(&format!("and {more} more suites")), "{more} more suites");
+}
