@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread;
 
+use quorate_provision::command_line;
+
 use crate::Failure;
 
 /// The root of the repository.
@@ -56,7 +58,7 @@ pub(crate) fn yield_to_others() {
 /// Runs to the end, output passed through. Anything but success is a failure.
 pub(crate) fn run(command: &mut Command) -> Result<(), Failure> {
     let status = command.status().map_err(|error| not_started(command, &error))?;
-    if status.success() { Ok(()) } else { Err(fail!("{} failed: {status}", name(command))) }
+    if status.success() { Ok(()) } else { Err(fail!("{} failed: {status}", command_line(command))) }
 }
 
 /// The same, with another text for a program that ran and did not succeed.
@@ -69,7 +71,7 @@ pub(crate) fn run_or(command: &mut Command, failure: &str) -> Result<(), Failure
 pub(crate) fn read(command: &mut Command) -> Result<String, Failure> {
     command.stderr(Stdio::inherit());
     let output = command.output().map_err(|error| not_started(command, &error))?;
-    fail_if!(!output.status.success() => "{} failed: {}", name(command), output.status);
+    fail_if!(!output.status.success() => "{} failed: {}", command_line(command), output.status);
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
@@ -108,12 +110,6 @@ fn collect(stream: impl Read + Send + 'static, echo: bool) -> thread::JoinHandle
     })
 }
 
-fn name(command: &Command) -> String {
-    let mut words = vec![command.get_program().to_string_lossy().into_owned()];
-    words.extend(command.get_args().map(|word| word.to_string_lossy().into_owned()));
-    words.join(" ")
-}
-
 fn not_started(command: &Command, error: &std::io::Error) -> Failure {
-    fail!("{} could not be run: {error}", name(command))
+    fail!("{} could not be run: {error}", command_line(command))
 }

@@ -278,6 +278,21 @@ pub(crate) fn build_program() -> Result<(), Failure> {
     process::run(process::cargo().args(arguments))
 }
 
+/// Reads a committed list. `parse` gives the line that it cannot read.
+fn read_list<T>(path: &Path, parse: impl Fn(&str) -> Result<T, &str>) -> Result<T, Failure> {
+    let text = fs::read_to_string(path).map_err(|error| disk(path, &error))?;
+    parse(&text).map_err(|line| fail!("{}: cannot be read: {line:?}", path.display()))
+}
+
+/// The lines of a list but its comments.
+fn parse_lines<T, C: FromIterator<T>>(
+    text: &str,
+    parse: impl Fn(&str) -> Option<T>,
+) -> Result<C, &str> {
+    let lines = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
+    lines.map(|line| parse(line).ok_or(line)).collect()
+}
+
 fn disk(path: &Path, error: &std::io::Error) -> Failure {
     fail!("{}: {error}; check the disk there", path.display())
 }

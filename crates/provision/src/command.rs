@@ -29,7 +29,7 @@ fn run_within(
 ) -> Result<String, ProvisionError> {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let not_started = |command: &Command, source| ProvisionError::NotStarted {
-        command: name(command),
+        command: command_line(command),
         source,
         next_step,
     };
@@ -49,7 +49,10 @@ fn run_within(
             let _ = child.kill();
             let _ = child.wait();
             // Its children may hold the streams open, so the readers are not waited for.
-            return Err(ProvisionError::TimedOut { command: name(command), output: text(&output) });
+            return Err(ProvisionError::TimedOut {
+                command: command_line(command),
+                output: text(&output),
+            });
         }
         thread::sleep(POLL_INTERVAL);
     };
@@ -59,7 +62,11 @@ fn run_within(
     if status.success() {
         Ok(text(&output))
     } else {
-        Err(ProvisionError::Failed { command: name(command), output: text(&output), next_step })
+        Err(ProvisionError::Failed {
+            command: command_line(command),
+            output: text(&output),
+            next_step,
+        })
     }
 }
 
@@ -83,7 +90,8 @@ fn text(output: &Mutex<Vec<u8>>) -> String {
     String::from_utf8_lossy(&output).into_owned()
 }
 
-fn name(command: &Command) -> String {
+/// The words of a command, as one would type them.
+pub fn command_line(command: &Command) -> String {
     let mut words = vec![command.get_program().to_string_lossy().into_owned()];
     words.extend(command.get_args().map(|word| word.to_string_lossy().into_owned()));
     words.join(" ")

@@ -21,6 +21,7 @@ mod snapshot;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+pub use command::command_line;
 pub use debian::debian;
 pub use error::ProvisionError;
 pub use node::npm;

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
 
-use super::{Outcomes, Results, Topology, disk};
+use super::{Outcomes, Results, Topology, disk, parse_lines, read_list};
 use crate::{Failure, process};
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -38,9 +38,7 @@ pub(super) struct Baseline(BTreeMap<(Topology, String), Expectation>);
 impl Baseline {
     /// The committed one.
     pub(super) fn read() -> Result<Self, Failure> {
-        let path = path();
-        let text = fs::read_to_string(&path).map_err(|error| disk(&path, &error))?;
-        Self::parse(&text).map_err(|line| fail!("{}: cannot be read: {line:?}", path.display()))
+        read_list(&path(), Self::parse)
     }
 
     /// Writes what became of these files, and leaves the others. Who runs a file stays as it was.
@@ -92,8 +90,7 @@ impl Baseline {
     }
 
     pub(super) fn parse(text: &str) -> Result<Self, &str> {
-        let lines = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
-        lines.map(|line| parse_line(line).ok_or(line)).collect::<Result<_, _>>().map(Self)
+        parse_lines(text, parse_line).map(Self)
     }
 
     fn text(&self) -> String {

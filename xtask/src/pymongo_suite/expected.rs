@@ -5,10 +5,9 @@
 //! stays true. [`table`](super::table) shows it to people.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::PathBuf;
 
-use super::{Results, Topology, disk};
+use super::{Results, Topology, parse_lines, read_list};
 use crate::{Failure, process};
 
 macro_rules! reasons {
@@ -77,14 +76,11 @@ pub(super) struct ExpectedFailures(Vec<Expected>);
 impl ExpectedFailures {
     /// The committed one.
     pub(super) fn read() -> Result<Self, Failure> {
-        let path = path();
-        let text = fs::read_to_string(&path).map_err(|error| disk(&path, &error))?;
-        Self::parse(&text).map_err(|line| fail!("{}: cannot be read: {line:?}", path.display()))
+        read_list(&path(), Self::parse)
     }
 
     pub(super) fn parse(text: &str) -> Result<Self, &str> {
-        let lines = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
-        lines.map(|line| parse_line(line).ok_or(line)).collect::<Result<_, _>>().map(Self)
+        parse_lines(text, parse_line).map(Self)
     }
 
     /// What differs from the list, by topology and file: one line of words per test.
