@@ -1,7 +1,8 @@
 //! `cargo xtask map`: the dependencies between our crates, as `docs/architecture.md` shows them.
 //!
 //! The block between the two markers is made from the manifests. CI only compares, so that the page cannot draw a
-//! dependency that does not exist, nor leave one out.
+//! dependency that does not exist, nor leave one out. Every library of a manifest has its reason in
+//! `docs/dependencies.md`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -10,6 +11,7 @@ use crate::Failure;
 use crate::process;
 
 const PAGE: &str = "docs/architecture.md";
+const LIBRARIES: &str = "docs/dependencies.md";
 const BEGIN: &str = "<!-- made by `cargo xtask map` -->\n";
 const END: &str = "<!-- end -->\n";
 
@@ -19,6 +21,7 @@ type Graph = BTreeMap<String, BTreeSet<String>>;
 /// Compares the page with the manifests; with `write`, puts it right.
 pub(crate) fn run(write: bool) -> Result<String, Failure> {
     let graph = graph()?;
+    check_libraries(&graph)?;
     let page = process::root().join(PAGE);
     let unreadable = |error| fail!("{PAGE}: {error}");
     let text = fs::read_to_string(&page).map_err(unreadable)?;
@@ -45,21 +48,47 @@ fn graph() -> Result<Graph, Failure> {
     Ok(graph)
 }
 
-/// Our crates among the `[dependencies]` of a manifest.
-fn dependencies(manifest: &str) -> BTreeSet<String> {
-    let mut inside = false;
-    let mut found = BTreeSet::new();
-    for line in manifest.lines() {
-        if line.starts_with('[') {
-            inside = line.trim() == "[dependencies]"
-                || (line.starts_with("[target.") && line.trim().ends_with(".dependencies]"));
-        } else if inside && let Some(rest) = line.strip_prefix("quorate-") {
-            let name: String =
-                rest.chars().take_while(|c| c.is_ascii_alphanumeric() || *c == '-').collect();
-            found.insert(name);
+/// Every library that a crate names has its reason on the page.
+fn check_libraries(graph: &Graph) -> Result<(), Failure> {
+    let read = |path: &str| {
+        fs::read_to_string(process::root().join(path)).map_err(|error| fail!("{path}: {error}"))
+    };
+    let page = read(LIBRARIES)?;
+    for name in graph.keys() {
+        let path = format!("crates/{name}/Cargo.toml");
+        let manifest = read(&path)?;
+        let unknown = entries(&manifest, |section| section.ends_with("dependencies]"))
+            .find(|entry| !entry.starts_with("quorate") && !page.contains(&format!("`{entry}`")));
+        if let Some(library) = unknown {
+            return Err(fail!("{LIBRARIES} does not say why {path} has {library}; add a line"));
         }
     }
-    found
+    Ok(())
+}
+
+/// Our crates among the `[dependencies]` of a manifest.
+fn dependencies(manifest: &str) -> BTreeSet<String> {
+    let production = |section: &str| {
+        section == "[dependencies]"
+            || (section.starts_with("[target.") && section.ends_with(".dependencies]"))
+    };
+    let ours = entries(manifest, production).filter_map(|name| name.strip_prefix("quorate-"));
+    ours.map(str::to_owned).collect()
+}
+
+/// The names that are set in some sections of a manifest.
+fn entries<'m>(
+    manifest: &'m str,
+    wanted: impl Fn(&str) -> bool + 'm,
+) -> impl Iterator<Item = &'m str> {
+    let mut inside = false;
+    manifest.lines().filter_map(move |line| {
+        if line.starts_with('[') {
+            inside = wanted(line.trim());
+        }
+        let end = line.find(|c: char| !c.is_ascii_alphanumeric() && !"-_".contains(c))?;
+        (inside && end > 0).then(|| &line[..end])
+    })
 }
 
 /// One line a crate, those that nothing depends on first. A crate stands above all that it depends on.
