@@ -373,10 +373,15 @@ impl Translator<'_> {
         }
         let mut event = self.plain(place, "drop", &operation, Document::new(), index);
         event.document.insert("ns", doc! { "db": operation.database, "coll": collection });
-        Ok(match self.options.scope {
+        Ok(self.gone(place, event))
+    }
+
+    /// The collection of an event is not there any more under its name: a stream on it ends.
+    fn gone(&self, place: &Place, event: Event) -> Vec<Event> {
+        match self.options.scope {
             Scope::Collection { .. } => self.ended(place, event),
-            _ => vec![event],
-        })
+            Scope::Database(_) | Scope::Deployment => vec![event],
+        }
     }
 
     fn renamed(&self, place: &Place, operation: Operation<'_>, index: i64) -> Result<Vec<Event>> {
@@ -400,10 +405,7 @@ impl Translator<'_> {
         if self.options.show_expanded_events {
             event.document.insert("operationDescription", description);
         }
-        Ok(match self.options.scope {
-            Scope::Collection { .. } => self.ended(place, event),
-            _ => vec![event],
-        })
+        Ok(self.gone(place, event))
     }
 
     fn dropped_database(

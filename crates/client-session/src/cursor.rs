@@ -32,9 +32,7 @@ impl CursorState {
         let mut opened = Self {
             database: database.to_owned(),
             collection: collection.to_owned(),
-            id: 0,
-            batch: VecDeque::new(),
-            post_batch_token: None,
+            ..Self::default()
         };
         opened.read(cursor, "firstBatch")?;
         Ok(opened)

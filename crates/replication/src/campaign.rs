@@ -6,8 +6,8 @@
 use std::time::Duration;
 
 use quorate_protocol::{
-    ElectionReason, MemberConfig, MemberId, MemberState, OpTimeAndWallTime, Priority, Term, Veto,
-    VoteReply, VoteRequest,
+    ElectionReason, MemberConfig, MemberId, MemberState, OpTimeAndWallTime, Priority,
+    ReplicaSetConfig, Term, Veto, VoteReply, VoteRequest,
 };
 
 use crate::candidacy::VetoRecord;
@@ -470,8 +470,7 @@ impl Member {
                     let (reason, asked_by) = (campaign.reason, campaign.asked_by);
                     self.stand_for_real(reason, asked_by);
                 } else if tally.is_lost(&config) || out_of_time {
-                    let why = Self::describe_loss(tally, &config);
-                    self.lose_campaign(why);
+                    self.lose_campaign(describe_loss(tally, &config));
                 }
             }
             Round::Storing { .. } => {
@@ -484,20 +483,10 @@ impl Member {
                     let (term, votes) = (*term, tally.votes_for(&config));
                     self.win_campaign(term, votes);
                 } else if tally.is_lost(&config) || out_of_time {
-                    let why = Self::describe_loss(tally, &config);
-                    self.lose_campaign(why);
+                    self.lose_campaign(describe_loss(tally, &config));
                 }
             }
         }
-    }
-
-    fn describe_loss(tally: &Tally, config: &quorate_protocol::ReplicaSetConfig) -> String {
-        let needed = Counts::of(config).majority_vote;
-        let mut text = format!("{} of {needed} votes", tally.votes_for(config));
-        for (id, reason) in tally.refusals() {
-            text.push_str(&format!("; {id}: {reason}"));
-        }
-        text
     }
 
     fn win_campaign(&mut self, term: Term, votes: usize) {
@@ -758,4 +747,13 @@ impl Member {
     pub(crate) fn is_writable_leader(&self) -> bool {
         matches!(self.leader_mode(), Some(LeaderMode::Writable | LeaderMode::AttemptingStepDown(_)))
     }
+}
+
+fn describe_loss(tally: &Tally, config: &ReplicaSetConfig) -> String {
+    let needed = Counts::of(config).majority_vote;
+    let mut text = format!("{} of {needed} votes", tally.votes_for(config));
+    for (id, reason) in tally.refusals() {
+        text.push_str(&format!("; {id}: {reason}"));
+    }
+    text
 }

@@ -510,8 +510,7 @@ impl Member {
     }
 
     fn store_polled(&mut self, config: Arc<ReplicaSetConfig>, initiate: bool) {
-        self.timers.cancel(Timer::ReconfigPoll);
-        self.outbox.give_up_all(|asked| matches!(asked, Asked::Poll { .. }));
+        self.end_poll();
         // Another primary's configuration may have arrived during the poll.
         if self.config.is_installing() || (initiate && self.config.config().is_some()) {
             return self.abandon_reconfiguration(RequestError::ConfigurationInProgress);
@@ -528,9 +527,13 @@ impl Member {
         }
     }
 
-    fn abandon_reconfiguration(&mut self, error: RequestError) {
+    fn end_poll(&mut self) {
         self.timers.cancel(Timer::ReconfigPoll);
         self.outbox.give_up_all(|asked| matches!(asked, Asked::Poll { .. }));
+    }
+
+    fn abandon_reconfiguration(&mut self, error: RequestError) {
+        self.end_poll();
         if let Some(token) = self.config.under_way.take().and_then(|r| r.token) {
             self.respond(token, Err(error));
         }

@@ -180,13 +180,16 @@ impl Member {
         self.leave_role();
         self.role = Role::InitialSync(InitialSync::new(self.now, self.copies.next_attempt()));
         if self.copies.would_remove_strange_documents() {
-            let fatal = Fatal::DocumentsWithoutLog;
-            self.emit(Event::Fatal(fatal.clone()));
-            self.outbox.push(Output::Halt(fatal));
-            self.halted = true;
-            return;
+            return self.halt(Fatal::DocumentsWithoutLog);
         }
         self.begin_initial_sync();
+    }
+
+    /// What was found lets the process do nothing more.
+    pub(crate) fn halt(&mut self, fatal: Fatal) {
+        self.emit(Event::Fatal(fatal.clone()));
+        self.outbox.push(Output::Halt(fatal));
+        self.halted = true;
     }
 
     /// The door from a start, a rollback and an initial sync.

@@ -35,14 +35,10 @@ impl Member {
         }
         self.emit(Event::RollbackFound { common_point: common_point.op_time });
         if common_point.op_time < self.log.commit_point().op_time {
-            let fatal = Fatal::RollbackBeforeCommitPoint {
+            return self.halt(Fatal::RollbackBeforeCommitPoint {
                 common_point: common_point.op_time,
                 commit_point: self.log.commit_point().op_time,
-            };
-            self.emit(Event::Fatal(fatal.clone()));
-            self.outbox.push(Output::Halt(fatal));
-            self.halted = true;
-            return;
+            });
         }
         if common_point.op_time < self.log.min_valid() {
             return self.on_common_point_before_copy(common_point.op_time);

@@ -133,10 +133,8 @@ pub struct Transactions<S> {
     /// Those that have ended since the host asked.
     ended: Vec<TransactionId>,
     next: u64,
-    started: u64,
-    committed: u64,
-    aborted: u64,
-    conflicts: u64,
+    /// What has happened since the start; what is open now is counted when it is asked for.
+    counted: Statistics,
 }
 
 impl<S: Clone + Ord> Default for Transactions<S> {
@@ -157,10 +155,7 @@ impl<S: Clone + Ord> Transactions<S> {
             held_bytes: 0,
             ended: Vec::new(),
             next: 1,
-            started: 0,
-            committed: 0,
-            aborted: 0,
-            conflicts: 0,
+            counted: Statistics::default(),
         }
     }
 
@@ -284,7 +279,7 @@ impl<S: Clone + Ord> Transactions<S> {
     ) -> TransactionId {
         let id = TransactionId(self.next);
         self.next += 1;
-        self.started += 1;
+        self.counted.started += 1;
         let open = Open {
             session: session.clone(),
             number,
@@ -309,7 +304,7 @@ impl<S: Clone + Ord> Transactions<S> {
     pub fn claim(&mut self, id: TransactionId, key: &[u8]) -> Result<(), Refusal> {
         let Some(open) = self.open.get(&id) else { return Err(self.gone(id)) };
         if self.keys.check(id, open.snapshot, key).is_err() {
-            self.conflicts += 1;
+            self.counted.conflicts += 1;
             return Err(Refusal::WriteConflict);
         }
         if !open.keys.contains(key) {
@@ -416,7 +411,7 @@ impl<S: Clone + Ord> Transactions<S> {
     pub fn committed(&mut self, id: TransactionId) {
         let Some(open) = self.open.remove(&id) else { return };
         self.ended.push(id);
-        self.committed += 1;
+        self.counted.committed += 1;
         self.held_bytes -= open.bytes;
         self.keys.release(&open.keys);
         for key in &open.keys {
@@ -435,7 +430,7 @@ impl<S: Clone + Ord> Transactions<S> {
     pub fn abort(&mut self, id: TransactionId, reason: AbortReason) -> bool {
         let Some(open) = self.open.remove(&id) else { return false };
         self.ended.push(id);
-        self.aborted += 1;
+        self.counted.aborted += 1;
         self.held_bytes -= open.bytes;
         self.keys.release(&open.keys);
         if open.running {
@@ -493,12 +488,9 @@ impl<S: Clone + Ord> Transactions<S> {
     /// How many there are and were.
     pub fn statistics(&self) -> Statistics {
         Statistics {
-            started: self.started,
-            committed: self.committed,
-            aborted: self.aborted,
             open: self.open.len() as u64,
             active: self.open.values().filter(|open| open.running).count() as u64,
-            conflicts: self.conflicts,
+            ..self.counted
         }
     }
 
