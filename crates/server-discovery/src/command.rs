@@ -110,15 +110,17 @@ pub enum Input {
     Close,
 }
 
-/// How far a connection was when it failed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum HandshakeProgress {
-    /// Connecting, or waiting for the reply to its hello.
-    Connecting,
-    /// Authenticating.
-    Authenticating,
-    /// In use.
-    Complete,
+quorate_protocol::named! {
+    /// How far a connection was when it failed.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum HandshakeProgress {
+        /// Connecting, or waiting for the reply to its hello.
+        Connecting = "connecting",
+        /// Authenticating.
+        Authenticating = "authenticating",
+        /// In use.
+        Complete = "complete",
+    }
 }
 
 /// Something that the shell has to do, in this order.

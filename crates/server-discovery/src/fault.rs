@@ -139,31 +139,25 @@ impl fmt::Display for CheckFailure {
     }
 }
 
-/// The kinds of failed checks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-#[non_exhaustive]
-pub enum CheckFailureKind {
-    /// The connection could not be made, or broke.
-    Network,
-    /// Nothing came in time.
-    NetworkTimeout,
-    /// The server answered `ok: 0`.
-    Command,
-    /// The server answered with something that is no reply to hello.
-    Malformed,
-    /// We gave the check up because an operation found the server unreachable.
-    Cancelled,
+quorate_protocol::named! {
+    /// The kinds of failed checks.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+    #[non_exhaustive]
+    pub enum CheckFailureKind {
+        /// The connection could not be made, or broke.
+        Network = "network",
+        /// Nothing came in time.
+        NetworkTimeout = "timeout",
+        /// The server answered `ok: 0`.
+        Command = "command",
+        /// The server answered with something that is no reply to hello.
+        Malformed = "malformed",
+        /// We gave the check up because an operation found the server unreachable.
+        Cancelled = "cancelled",
+    }
 }
 
 impl CheckFailureKind {
-    pub(crate) const ALL: [(Self, &'static str); 5] = [
-        (Self::Network, "network"),
-        (Self::NetworkTimeout, "timeout"),
-        (Self::Command, "command"),
-        (Self::Malformed, "malformed"),
-        (Self::Cancelled, "cancelled"),
-    ];
-
     /// Whether the specification calls this a network error (a timeout is one).
     pub const fn is_network(self) -> bool {
         matches!(self, Self::Network | Self::NetworkTimeout)

@@ -11,7 +11,6 @@ use quorate_protocol::{
 };
 use serde_json::{Map, Value};
 
-use super::write::progress_name;
 use super::{RECORDING_VERSION, RecordedInput, RecordingStart};
 use crate::command::{CheckId, HandshakeProgress, Input, PoolGeneration};
 use crate::event::TopologyId;
@@ -68,8 +67,6 @@ pub(super) fn start(line: &str) -> Result<RecordingStart, RecordingError> {
 }
 
 fn options(fields: Fields<'_>) -> Result<DiscoveryOptions, RecordingError> {
-    let mode = fields.text("serverMonitoringMode")?;
-    let platform = fields.optional("functionPlatform", Fields::text)?;
     let versions = fields.list("wireVersions")?;
     let version = |place: usize| {
         let number = versions.get(place).and_then(Value::as_i64);
@@ -88,14 +85,14 @@ fn options(fields: Fields<'_>) -> Result<DiscoveryOptions, RecordingError> {
         },
         heartbeat_frequency: fields.optional("heartbeatFrequency_ns", Fields::duration)?,
         connect_timeout: fields.optional("connectTimeout_ns", Fields::duration)?,
-        server_monitoring_mode: ServerMonitoringMode::from_name(mode)
-            .ok_or_else(|| fields.error("serverMonitoringMode", "is no known mode"))?,
-        function_platform: platform
-            .map(|name| {
-                FunctionPlatform::from_name(name)
-                    .ok_or_else(|| fields.error("functionPlatform", "is no known platform"))
-            })
-            .transpose()?,
+        server_monitoring_mode: fields.named(
+            "serverMonitoringMode",
+            "known mode",
+            ServerMonitoringMode::from_name,
+        )?,
+        function_platform: fields.optional("functionPlatform", |fields, field| {
+            fields.named(field, "known platform", FunctionPlatform::from_name)
+        })?,
         stable_api: fields.truth("stableApi")?,
         // Recordings from before this rule have no such field.
         displaced_patience: fields.optional("displacedPatience_ns", Fields::duration)?,
@@ -147,20 +144,11 @@ pub(super) fn input(line: &str) -> Result<RecordedInput, RecordingError> {
 }
 
 fn application_failed(fields: Fields<'_>) -> Result<Input, RecordingError> {
-    let progress = fields.text("handshake")?;
-    let all = [
-        HandshakeProgress::Connecting,
-        HandshakeProgress::Authenticating,
-        HandshakeProgress::Complete,
-    ];
     Ok(Input::ApplicationFailed {
         server: fields.address("server")?,
         generation: PoolGeneration(fields.u64("generation")?),
         service_id: fields.optional("serviceId", Fields::parsed)?,
-        handshake: all
-            .into_iter()
-            .find(|known| progress_name(*known) == progress)
-            .ok_or_else(|| fields.error("handshake", "is no known progress"))?,
+        handshake: fields.named("handshake", "known progress", HandshakeProgress::from_name)?,
         max_wire_version: fields.i32("maxWireVersion")?,
         overloaded: fields.truth("overloaded")?,
         cause: cause(Fields(fields.object("cause")?))?,
@@ -168,12 +156,8 @@ fn application_failed(fields: Fields<'_>) -> Result<Input, RecordingError> {
 }
 
 fn failure(fields: Fields<'_>) -> Result<CheckFailure, RecordingError> {
-    let kind = fields.text("kind")?;
     Ok(CheckFailure {
-        kind: CheckFailureKind::ALL
-            .into_iter()
-            .find_map(|(known, name)| (name == kind).then_some(known))
-            .ok_or_else(|| fields.error("kind", "is no known kind of failure"))?,
+        kind: fields.named("kind", "known kind of failure", CheckFailureKind::from_name)?,
         message: fields.text("message")?.to_owned(),
     })
 }
@@ -290,6 +274,16 @@ impl<'a> Fields<'a> {
 
     fn text(self, field: &str) -> Result<&'a str, RecordingError> {
         self.read(field, "a text", Value::as_str)
+    }
+
+    fn named<T>(
+        self,
+        field: &str,
+        what: &str,
+        from_name: impl Fn(&str) -> Option<T>,
+    ) -> Result<T, RecordingError> {
+        let found = from_name(self.text(field)?);
+        found.ok_or_else(|| self.error(field, &format!("is no {what}")))
     }
 
     fn list(self, field: &str) -> Result<&'a [Value], RecordingError> {

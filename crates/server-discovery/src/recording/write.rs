@@ -8,8 +8,8 @@ use quorate_protocol::{
 use serde_json::{Map, Value, json};
 
 use super::{RECORDING_VERSION, RecordedInput, RecordingStart};
-use crate::command::{HandshakeProgress, Input};
-use crate::fault::{ApplicationError, CheckFailure, CheckFailureKind};
+use crate::command::Input;
+use crate::fault::{ApplicationError, CheckFailure};
 use crate::options::{DiscoveryOptions, Threading};
 
 pub(super) fn start(start: &RecordingStart) -> Value {
@@ -98,7 +98,7 @@ fn fields(input: &Input) -> (&'static str, Value) {
                 "server": server.as_str(),
                 "generation": generation.0,
                 "serviceId": service_id.map(|id| id.to_string()),
-                "handshake": progress_name(*handshake),
+                "handshake": handshake.name(),
                 "maxWireVersion": max_wire_version,
                 "overloaded": overloaded,
                 "cause": self::cause(cause),
@@ -115,23 +115,8 @@ fn fields(input: &Input) -> (&'static str, Value) {
     }
 }
 
-pub(super) const fn progress_name(progress: HandshakeProgress) -> &'static str {
-    match progress {
-        HandshakeProgress::Connecting => "connecting",
-        HandshakeProgress::Authenticating => "authenticating",
-        HandshakeProgress::Complete => "complete",
-    }
-}
-
-pub(super) fn kind_name(kind: CheckFailureKind) -> &'static str {
-    CheckFailureKind::ALL
-        .into_iter()
-        .find_map(|(known, name)| (known == kind).then_some(name))
-        .unwrap_or_default()
-}
-
 fn failure(failure: &CheckFailure) -> Value {
-    json!({"kind": kind_name(failure.kind), "message": failure.message})
+    json!({"kind": failure.kind.name(), "message": failure.message})
 }
 
 fn cause(cause: &ApplicationError) -> Value {
