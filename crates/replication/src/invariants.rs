@@ -18,7 +18,7 @@ impl Member {
             self.ballot.last_vote().is_none_or(|vote| vote.term <= self.term()),
             "no vote is of a term to come"
         );
-        assert!(self.sync.last_fetched >= written, "the log is what was fetched");
+        assert!(self.sync.last_fetched() >= written, "the log is what was fetched");
         assert!(self.waiters.len() <= MAX_WAITERS, "waiting clients are bounded");
         self.outbox.check_bounds();
         self.check_role();

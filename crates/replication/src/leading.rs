@@ -82,13 +82,13 @@ impl Member {
             .peers
             .values()
             .filter(|peer| peer.shows_entries() && !is_silent(peer) && !hopeless.contains(&peer.id))
-            .filter(|peer| peer.applied.op_time > self.sync.last_fetched)
+            .filter(|peer| peer.applied.op_time > self.sync.last_fetched())
             .max_by_key(|peer| (peer.applied.op_time, std::cmp::Reverse(peer.id)))
             .map(|peer| (peer.id, peer.applied.op_time));
         let (had_target, failed) = (target.is_some(), !hopeless.is_empty());
         match newest {
             None if self.sync.source().is_some()
-                && self.log.applied().op_time < self.sync.last_fetched => {}
+                && self.log.applied().op_time < self.sync.last_fetched() => {}
             None if had_target => self.end_catch_up(CatchUpEnd::Reached),
             None if failed => self.end_catch_up(CatchUpEnd::SourceFailed),
             None => self.end_catch_up(CatchUpEnd::NothingNewer),
@@ -122,7 +122,7 @@ impl Member {
 
     /// Everything that was copied must be applied before anything is written after it.
     pub(crate) fn continue_drain(&mut self) {
-        let drained = self.log.applied().op_time >= self.sync.last_fetched;
+        let drained = self.log.applied().op_time >= self.sync.last_fetched();
         if !matches!(self.leader_mode(), Some(LeaderMode::Draining))
             || !drained
             || self.config.is_installing()
@@ -207,7 +207,7 @@ impl Member {
         if !self.log.note_written(last) {
             return false;
         }
-        self.sync.last_fetched = self.sync.last_fetched.max(last.op_time);
+        self.sync.note_written(last.op_time);
         let term = self.term();
         if let Role::Leader(leader) = &mut self.role {
             self.timers.set(Timer::PeriodicNoop, self.now + PERIODIC_NOOP);

@@ -144,7 +144,7 @@ impl Member {
             Role::Follower(follower) => {
                 let consistent = self.log.is_consistent();
                 if follower.too_stale.is_some()
-                    || self.sync.diverged
+                    || self.sync.has_diverged()
                     || self.maintenance > 0
                     || !consistent
                     || self.is_shut_out()

@@ -151,7 +151,7 @@ impl<'a> Status<'a> {
         match &self.member.role {
             Role::Follower(follower) => match follower.too_stale {
                 Some(source_oldest) => {
-                    let last = self.member.sync.last_fetched;
+                    let last = self.member.sync.last_fetched();
                     Some(Event::TooStale { last, source_oldest }.to_string())
                 }
                 None => self.member.doubt_about_votes(),

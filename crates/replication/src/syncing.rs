@@ -43,7 +43,7 @@ const SYNC_FROM_WARNING_SECS: u32 = 10;
 pub(crate) struct Sync {
     fetch: Option<Fetch>,
     /// The last entry that was ordered to be applied. At least our last written one.
-    pub(crate) last_fetched: OpTime,
+    last_fetched: OpTime,
     /// A commit point on our branch that our log has not reached yet.
     pending_commit_point: Option<OpTimeAndWallTime>,
     forced: Option<MemberId>,
@@ -51,7 +51,7 @@ pub(crate) struct Sync {
     /// The oldest entry of each source that was too new for us.
     stale: BTreeMap<MemberId, OpTime>,
     /// A source has shown that our last entries are not the set's, and cannot help to undo them.
-    pub(crate) diverged: bool,
+    diverged: bool,
     /// When we changed to closer sources. At most as many as count.
     changes: VecDeque<MonotonicTime>,
     report: Report,
@@ -89,6 +89,21 @@ impl Sync {
             report: Report::Idle,
             reported_at: None,
         }
+    }
+
+    /// The last entry that was ordered to be applied, or that this member has written.
+    pub(crate) fn last_fetched(&self) -> OpTime {
+        self.last_fetched
+    }
+
+    /// The log has an entry of this position.
+    pub(crate) fn note_written(&mut self, last: OpTime) {
+        self.last_fetched = self.last_fetched.max(last);
+    }
+
+    /// Whether our last entries are not the set's, and no source can help to undo them.
+    pub(crate) fn has_diverged(&self) -> bool {
+        self.diverged
     }
 
     /// The log ends here now, and no source has shown anything against it.
