@@ -58,7 +58,8 @@ pub struct HandshakeReply<'a> {
 }
 
 impl HandshakeReply<'_> {
-    /// The compressor for the connection: the first that the server names of those that the client offers.
+    /// The compressor for the connection: the first of the client's list that the server names as well
+    /// (compression/OP_COMPRESSED.md).
     ///
     /// # Errors
     ///
@@ -68,7 +69,7 @@ impl HandshakeReply<'_> {
         offered: &[CompressorId],
         zlib_level: Option<i32>,
     ) -> Result<Option<Compressor>, CompressionError> {
-        let agreed = self.compressors.iter().find(|id| offered.contains(id));
+        let agreed = offered.iter().find(|id| self.compressors.contains(id));
         agreed
             .map(|&id| match (id, zlib_level) {
                 (CompressorId::Zlib, Some(level)) => Ok(Compressor::zlib(level)),
@@ -192,6 +193,20 @@ mod tests {
         let speculative = handshake.speculative_authenticate.unwrap();
         assert_eq!(speculative.get_i32("conversationId").unwrap(), 1);
         assert_eq!(handshake.connection_id, Some(7));
+    }
+
+    #[test]
+    fn the_compressor_is_the_first_of_the_client_that_the_server_knows() {
+        use CompressorId::{Snappy, Zlib, Zstd};
+        let reply = rawdoc! { "compression": ["snappy", "zstd"] };
+        let handshake = parse_handshake(&reply).unwrap();
+        let agreed = |offered: &[CompressorId]| {
+            handshake.compressor(offered, Some(1)).unwrap().map(|compressor| compressor.id())
+        };
+        assert_eq!(agreed(&[Zlib, Zstd, Snappy]), Some(Zstd));
+        assert_eq!(agreed(&[Snappy, Zstd]), Some(Snappy));
+        assert_eq!(agreed(&[Zlib]), None);
+        assert_eq!(agreed(&[]), None);
     }
 
     #[test]
