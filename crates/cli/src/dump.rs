@@ -52,7 +52,7 @@ pub(crate) struct DumpArguments {
     #[arg(value_name = "DIR")]
     pub(crate) directory: Option<PathBuf>,
     /// Write one file in place of a directory; - is stdout.
-    #[arg(long, value_name = "FILE", conflicts_with = "json")]
+    #[arg(long, value_name = "FILE")]
     pub(crate) archive: Option<PathBuf>,
     /// Compress what is written.
     #[arg(long)]
@@ -71,6 +71,9 @@ pub(crate) struct DumpArguments {
 
 pub(crate) fn run(arguments: &DumpArguments, screen: &mut Screen) -> Result<Outcome> {
     let uri = connect::parse(&arguments.uri)?;
+    let is_stdout = arguments.archive.as_deref().is_some_and(transfer::is_standard);
+    refuse_if!(is_stdout && screen.is_json() => misuse,
+        "--archive - takes stdout for the archive, and --json for lines; give the archive a file");
     let selection = Selection::parse(&arguments.only)?;
     let change = |options: &mut quorate_client::ClientOptions| {
         if arguments.oplog {

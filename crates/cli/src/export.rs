@@ -15,10 +15,10 @@ use serde_json::json;
 use crate::connect;
 use crate::run::relaxed;
 use crate::screen::{FINE, Failure, Outcome, Result, Screen};
-use crate::transfer::csv;
 use crate::transfer::layout::Place;
 use crate::transfer::reading::{Order, Reading};
 use crate::transfer::tally::Tally;
+use crate::transfer::{self, csv};
 use crate::whole_file;
 use crate::words::{Foreign, Span};
 
@@ -57,7 +57,7 @@ pub(crate) struct ExportArguments {
     /// The collection.
     #[arg(value_name = "DB.COLLECTION")]
     pub(crate) collection: String,
-    /// The file to make; stdout unless given.
+    /// The file to make; stdout unless given, or if it is -.
     #[arg(value_name = "FILE")]
     pub(crate) file: Option<PathBuf>,
     /// How documents are written; as the name of the file says unless given, else jsonl.
@@ -83,7 +83,8 @@ pub(crate) struct ExportArguments {
 pub(crate) fn run(arguments: &ExportArguments, screen: &mut Screen) -> Result<Outcome> {
     let uri = connect::parse(&arguments.uri)?;
     let place = collection_name(&arguments.collection)?;
-    let format = arguments.format.unwrap_or(Format::of(arguments.file.as_deref()));
+    let file = transfer::file(arguments.file.as_ref());
+    let format = arguments.format.unwrap_or(Format::of(file));
     refuse_if!(format == Format::Csv && arguments.fields.is_empty() => misuse,
         "csv needs the names of its columns; give them with --fields _id,name,…");
     let filter = document(arguments.query.as_deref(), "--query")?.unwrap_or_default();
@@ -100,12 +101,11 @@ pub(crate) fn run(arguments: &ExportArguments, screen: &mut Screen) -> Result<Ou
         let collection = client.collection(&place.database, &place.collection);
         let reading = Reading::new(collection, order).only(filter, arguments.limit);
         let tally = Tally::default();
-        let quiet = arguments.file.is_none();
+        let quiet = file.is_none();
         let written = tally.shown(quiet, write(arguments, format, reading, &tally)).await;
         client.close().await;
         let (documents, took) = written?;
-        let to =
-            arguments.file.as_ref().map_or("stdout".to_owned(), |file| file.display().to_string());
+        let to = file.map_or("stdout".to_owned(), |file| file.display().to_string());
         screen.talk(format_args!(
             "{FINE}exported{FINE:#} {} of {} to {to} in {}",
             Counted(documents, "document"),
@@ -165,7 +165,8 @@ async fn write(
     tally: &Tally,
 ) -> Result<(usize, std::time::Duration)> {
     let began = Instant::now();
-    let growing = arguments.file.as_ref().map(|file| whole_file::beside(file, ".partial"));
+    let file = transfer::file(arguments.file.as_ref());
+    let growing = file.map(|file| whole_file::beside(file, ".partial"));
     let mut out: BufWriter<Box<dyn Write>> = BufWriter::new(match &growing {
         Some(path) => Box::new(File::create(path).map_err(unwritable)?),
         None => Box::new(io::stdout()),
@@ -175,7 +176,7 @@ async fn write(
             arguments.fields.iter().map(|name| csv::quote(name, false)).collect();
         writeln!(out, "{}", names.join(",")).map_err(unwritable)?;
     }
-    let on_terminal = arguments.file.is_none() && io::stdout().is_terminal();
+    let on_terminal = file.is_none() && io::stdout().is_terminal();
     let mut documents = 0;
     let failed = |error| connect::failed(&error, &arguments.uri);
     while let Some(raw) = reading.next().await.map_err(failed)? {
@@ -202,7 +203,7 @@ async fn write(
     }
     out.flush().map_err(unwritable)?;
     drop(out);
-    if let (Some(growing), Some(file)) = (growing, &arguments.file) {
+    if let (Some(growing), Some(file)) = (growing, file) {
         whole_file::put_in_place(&growing, file).map_err(unwritable)?;
     }
     Ok((documents, began.elapsed()))

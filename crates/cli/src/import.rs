@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Cursor, Read};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -39,7 +39,7 @@ pub(crate) struct ImportArguments {
     /// The collection.
     #[arg(value_name = "DB.COLLECTION")]
     pub(crate) collection: String,
-    /// The file to read; stdin unless given.
+    /// The file to read; stdin unless given, or if it is -.
     #[arg(value_name = "FILE")]
     pub(crate) file: Option<PathBuf>,
     /// How documents are written; as the name of the file says unless given, else jsonl.
@@ -59,9 +59,10 @@ pub(crate) struct ImportArguments {
 pub(crate) fn run(arguments: &ImportArguments, screen: &mut Screen) -> Result<Outcome> {
     let uri = connect::parse(&arguments.uri)?;
     let place = collection_name(&arguments.collection)?;
-    let format = arguments.format.unwrap_or(Format::of(arguments.file.as_deref()));
+    let file = transfer::file(arguments.file.as_ref());
+    let format = arguments.format.unwrap_or(Format::of(file));
     let tally = Arc::new(Tally::default());
-    let source = open(arguments, &tally)?;
+    let source = open(file, &tally)?;
     let began = Instant::now();
     let filled = transfer::runtime()?.block_on(async {
         let (client, _) = connect::client(&uri, transfer::wait_for_majority).await?;
@@ -112,11 +113,15 @@ pub(crate) fn run(arguments: &ImportArguments, screen: &mut Screen) -> Result<Ou
     Ok(Outcome::ProblemFound)
 }
 
-fn open(arguments: &ImportArguments, tally: &Arc<Tally>) -> Result<Box<dyn BufRead>> {
-    let Some(path) = &arguments.file else { return Ok(Box::new(BufReader::new(io::stdin()))) };
-    let file = File::open(path)
-        .map_err(|error| problem!("{} cannot be opened: {error}; give a file", path.display()))?;
-    tally.expect(file.metadata().map_or(0, |metadata| metadata.len()));
+/// Opens what is read, before anything is changed.
+fn open(file: Option<&Path>, tally: &Arc<Tally>) -> Result<Box<dyn BufRead>> {
+    let Some(path) = file else { return Ok(Box::new(BufReader::new(io::stdin()))) };
+    let shown = path.display();
+    let unopened = |error: io::Error| problem!("{shown} cannot be opened: {error}; give a file");
+    let file = File::open(path).map_err(unopened)?;
+    let metadata = file.metadata().map_err(unopened)?;
+    refuse_if!(metadata.is_dir() => problem, "{shown} is a directory; give a file");
+    tally.expect(metadata.len());
     let counted = Counting { inner: file, tally: Arc::clone(tally) };
     Ok(Box::new(BufReader::new(counted)))
 }

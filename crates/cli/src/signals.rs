@@ -1,7 +1,11 @@
 //! The signals that ask a process to end, to break something, or to mend it.
 
 use std::future::Future;
+use std::io::IsTerminal;
+use std::os::fd::AsFd;
 
+use tokio::io::Interest;
+use tokio::net::unix::pipe::Sender;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::remedy::CHECK_LIMITS;
@@ -59,6 +63,26 @@ pub(crate) fn stop() -> Result<impl Future<Output = ()>> {
     Ok(async move {
         endings.next().await;
     })
+}
+
+/// Ready when nobody reads stdout any more, as behind `| head -1`. A command that writes only now and then would learn of it with
+/// its next line.
+pub(crate) async fn reader_gone() {
+    match watched_stdout() {
+        Some(stdout) => drop(stdout.ready(Interest::ERROR).await),
+        None => std::future::pending().await,
+    }
+}
+
+/// None if stdout has no other end, such as a file. A terminal that goes sends SIGHUP.
+fn watched_stdout() -> Option<Sender> {
+    let stdout = std::io::stdout();
+    if stdout.is_terminal() {
+        return None;
+    }
+    let copy = stdout.as_fd().try_clone_to_owned().ok()?;
+    // Nothing is written by it, so that it may block.
+    Sender::from_owned_fd_unchecked(copy).ok()
 }
 
 /// Every SIGUSR2: the sender asks for all faults to be undone. Fails if the handler

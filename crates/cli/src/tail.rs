@@ -45,6 +45,7 @@ pub(crate) fn run(arguments: &TailArguments, screen: &mut Screen) -> Result<Outc
         tokio::select! {
             outcome = follow(arguments, client, &watched, since, &mut place, screen) => outcome,
             () = asked => Ok(Outcome::Fine),
+            () = signals::reader_gone() => Ok(Outcome::Fine),
         }
     };
     connect::runtime()?.block_on(connect::with_client(&uri, |_| (), work))

@@ -8,6 +8,8 @@ pub(crate) mod layout;
 pub(crate) mod reading;
 pub(crate) mod tally;
 
+use std::path::{Path, PathBuf};
+
 use quorate_client::ClientOptions;
 
 use crate::connect;
@@ -21,6 +23,16 @@ pub(crate) const BATCH_DOCUMENTS: usize = 1000;
 
 /// The most bytes of one insert, unless a single document has more.
 pub(crate) const BATCH_BYTES: usize = 4 << 20;
+
+/// Whether a path is `-`, which is stdin or stdout.
+pub(crate) fn is_standard(path: &Path) -> bool {
+    path == Path::new("-")
+}
+
+/// The file that is meant; none is stdin or stdout.
+pub(crate) fn file(given: Option<&PathBuf>) -> Option<&Path> {
+    given.map(PathBuf::as_path).filter(|path| !is_standard(path))
+}
 
 /// Which collections are meant: all, or those of some databases and some by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

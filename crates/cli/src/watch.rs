@@ -96,6 +96,7 @@ async fn watch_in_lines(
     screen: &mut Screen,
 ) -> Result<Outcome> {
     let mut stop = pin!(signals::stop()?);
+    let mut reader_gone = pin!(signals::reader_gone());
     let (notes, mut events) = Notes::with_events(recorder);
     let (client, options) = client(uri, &notes).await?;
     let shown = match arguments.web.is_some() || arguments.metrics.is_some() {
@@ -113,6 +114,7 @@ async fn watch_in_lines(
     loop {
         let (at, event) = tokio::select! {
             () = &mut stop => break,
+            () = &mut reader_gone => break,
             refused = &mut login, if !tried => {
                 tried = true;
                 if let Some(why) = refused {

@@ -14,7 +14,7 @@ use clap::Args;
 use quorate_protocol::{
     MemberConfig, MemberId, MemberState, OpTime, ReplicaSetConfig, ServerAddress, Term,
 };
-use quorate_replication::{Allowances, Proposal, check_reconfig, config_warnings};
+use quorate_replication::{Allowances, Proposal, ReconfigError, check_reconfig, config_warnings};
 use quorate_wire::replica_set::parse_config;
 use serde_json::{Value, json};
 
@@ -70,7 +70,13 @@ pub(crate) fn run(arguments: &WhatIfArguments, screen: &mut Screen) -> Result<Ou
     let change = change(arguments, &present)?;
     let mut safe = true;
     if let Some(next) = change {
-        safe = tell_change(&present, &next, &situation, screen)?;
+        let Judgement { is_safe, is_valid } = tell_change(&present, &next, &situation, screen)?;
+        if !is_valid {
+            screen
+                .line("no member takes such a configuration, so there is no future to forecast")?;
+            return Ok(Outcome::ProblemFound);
+        }
+        safe = is_safe;
         situation.config = next;
         let config = situation.config.clone();
         situation.up.retain(|member, _| config.member_at(member).is_some());
@@ -217,22 +223,36 @@ fn read_config(path: &PathBuf) -> Result<ReplicaSetConfig> {
     parse_config(&document).map_err(|error| unreadable(error.to_string()))
 }
 
+/// What is found of a configuration.
+struct Judgement {
+    /// Whether the live set may change to it.
+    is_safe: bool,
+    /// Whether it is one at all: members do not load another.
+    is_valid: bool,
+}
+
 /// Whether the change may be made on the live set, and why not.
 fn tell_change(
     present: &ReplicaSetConfig,
     next: &ReplicaSetConfig,
     situation: &Situation,
     screen: &mut Screen,
-) -> Result<bool> {
+) -> Result<Judgement> {
     let primary: Vec<ServerAddress> = situation.primary.iter().cloned().collect();
     let proposal =
         Proposal { old: present, new: next, force: false, default_write_concern_set: false };
+    let check = |force: bool| {
+        let proposal = Proposal { force, ..proposal };
+        check_reconfig(proposal, &present.set_name, Allowances::default(), &primary)
+    };
+    // Whatever force allows, a document with a mistake is none.
+    let mistake = check(true).err().filter(|error| matches!(error, ReconfigError::Config(_)));
+    let is_valid = mistake.is_none();
     let mut why: Vec<String> = Vec::new();
     if primary.is_empty() {
         why.push("only a primary changes the configuration, and there is none".to_owned());
-    } else if let Err(error) =
-        check_reconfig(proposal, &present.set_name, Allowances::default(), &primary)
-    {
+        why.extend(mistake.map(|error| error.to_string()));
+    } else if let Err(error) = check(false) {
         why.push(error.to_string());
     }
     let votes = |config: &ReplicaSetConfig| {
@@ -261,7 +281,7 @@ fn tell_change(
     for hint in hints {
         screen.line(format_args!("  {WARNING}warning{WARNING:#} {}", Foreign(hint)))?;
     }
-    Ok(safe)
+    Ok(Judgement { is_safe: safe, is_valid })
 }
 
 fn tell_forecast(forecast: &Forecast, title: &str, screen: &mut Screen) -> Result<()> {

@@ -15,6 +15,7 @@ use quorate_protocol::Lock;
 use super::progress::{Left, Progress, Whole};
 use super::{DumpArguments, Source};
 use crate::screen::{Failure, Result};
+use crate::transfer;
 use crate::transfer::archive::{Part, Writer};
 use crate::transfer::bson_file::Growing;
 use crate::transfer::layout::{self, OPLOG, Place};
@@ -246,7 +247,7 @@ fn directory_target(
 }
 
 fn archive_target(path: &Path, arguments: &DumpArguments, sources: &[Source]) -> Result<Target> {
-    let is_stdout = path == Path::new("-");
+    let is_stdout = transfer::is_standard(path);
     let file = if is_stdout { None } else { Some((partial(path)?, path.to_owned())) };
     let begin = || {
         let out: Box<dyn Write + Send> = match &file {

@@ -14,6 +14,7 @@ use tokio::task::JoinSet;
 use super::collection::{self, Filled};
 use super::{Done, Work, indexes_of, views_of};
 use crate::screen::{Failure, Outcome, Result, Screen};
+use crate::transfer;
 use crate::transfer::archive::{Checksum, Next, Reader};
 use crate::transfer::layout::Place;
 
@@ -60,7 +61,7 @@ impl Work<'_> {
     }
 
     fn open_archive(&self, path: &Path) -> io::Result<Box<dyn Read + Send>> {
-        let source: Box<dyn Read + Send> = match path == Path::new("-") {
+        let source: Box<dyn Read + Send> = match transfer::is_standard(path) {
             true => Box::new(BufReader::new(io::stdin())),
             false => {
                 let file = File::open(path)?;

@@ -3,12 +3,13 @@
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use quorate_protocol::ServerAddress;
 use quorate_test_support::{FakeServer, primary_hello};
 use serde_json::Value;
 
+use crate::down::RunDirectory;
 use crate::support::quorate;
 
 /// A program that prints nothing for so long has failed its test.
@@ -449,4 +450,41 @@ fn options_of_other_servers_are_known_or_refused_with_the_better_way() {
     assert_eq!(served.terminate(), Some(0));
     let log = std::fs::read_to_string(log).unwrap();
     assert!(log.starts_with("what was there\n") && log.lines().count() > 1, "{log}");
+}
+
+/// Behind `| head -1`: nothing is written that would tell it, and it ends.
+#[test]
+fn a_feed_whose_reader_has_gone_ends() {
+    let run = RunDirectory::new();
+    let mut set = run.start(&["up", "--members", "1", "--port", "0", "--json"]);
+    let (_, uri) = ready_set(&mut set, 1);
+    for command in ["watch", "tail"] {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_quorate"))
+            .args([command, "--json", &uri])
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut out = BufReader::new(child.stdout.take().unwrap());
+        let awaited = if command == "watch" { "ReplicaSetWithPrimary" } else { "\"tail\"" };
+        let mut line = String::new();
+        while !line.contains(awaited) {
+            line.clear();
+            assert_ne!(out.read_line(&mut line).unwrap(), 0, "{command} has ended");
+        }
+        drop(out);
+        let deadline = Instant::now() + SILENCE;
+        let ended = loop {
+            match child.try_wait().unwrap() {
+                Some(ended) => break ended,
+                None if Instant::now() > deadline => {
+                    child.kill().unwrap();
+                    panic!("{command} goes on without a reader");
+                }
+                None => std::thread::yield_now(),
+            }
+        };
+        assert_eq!(ended.code(), Some(0), "{command}");
+    }
+    assert_eq!(set.terminate(), Some(0));
 }

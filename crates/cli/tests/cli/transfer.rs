@@ -585,3 +585,32 @@ fn a_shell_runs_lines_from_a_pipe() {
     assert_eq!(run.events()[0]["document"], serde_json::json!({"_id": 1}));
     assert_eq!(quorate_with_input(&["shell", set.uri()], "{find: 'x',").code(), 2);
 }
+
+/// `-` is stdin or stdout, as for `dump` and `restore`, and no file of that name.
+#[test]
+fn a_dash_is_no_file() {
+    let set = set(1);
+    fine(quorate_with_input(&["import", set.uri(), "shop.things", "-"], "{\"_id\":1}\n"));
+    let out = fine(quorate(&["export", set.uri(), "shop.things", "-"]));
+    assert_eq!(out.stdout(), "{\"_id\":1}\n");
+    let directory = tempfile::tempdir().unwrap();
+    let archive = directory.path().join("archive");
+    let dump = ["dump", set.uri(), "--json", "--only", "shop", "--archive"];
+    let dumped = fine(quorate(&[&dump[..], &[archive.to_str().unwrap()]].concat()));
+    assert_eq!(dumped.events()[0]["documents"], 1, "{}", dumped.stdout());
+    let mixed = quorate(&[&dump[..], &["-"]].concat());
+    assert_eq!(mixed.code(), 2, "{}", mixed.stdout());
+}
+
+/// Nothing is dropped for a file that cannot be read.
+#[test]
+fn an_import_of_a_directory_drops_nothing() {
+    let set = set(1);
+    fine(quorate_with_input(&["import", set.uri(), "shop.things"], "{\"_id\":1}\n"));
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().to_str().unwrap();
+    let run = quorate(&["import", "--drop", set.uri(), "shop.things", path]);
+    assert_eq!(run.code(), 1, "{}", run.stdout());
+    let out = fine(quorate(&["export", set.uri(), "shop.things"]));
+    assert_eq!(out.stdout(), "{\"_id\":1}\n");
+}

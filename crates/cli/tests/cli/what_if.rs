@@ -63,6 +63,11 @@ fn a_reconfiguration_is_judged_before_it_is_made() {
     assert_eq!(event(&two, "reconfig")["safe"], false);
     let added = what_if(&set.uri, &["--add", "127.0.0.1:1"]);
     assert_eq!(event(&added, "reconfig")["safe"], true, "{}", added.stdout());
+    // Members at loopback and elsewhere: no member loads it, and no future is played.
+    let mixed = what_if(&set.uri, &["--add", "elsewhere.example:1"]);
+    assert_eq!(mixed.code(), 1, "{}", mixed.stdout());
+    let events = mixed.events();
+    assert!(matches!(&events[..], [told] if told["event"] == "reconfig" && told["safe"] == false));
     std::fs::write(&file, "{members: 3}").unwrap();
     assert_eq!(what_if(&set.uri, &["--reconfig", path]).code(), 2);
     set.end();
