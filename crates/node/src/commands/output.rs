@@ -8,7 +8,7 @@ use quorate_query::diff::ToldAs;
 use quorate_query::expression::Variables;
 use quorate_query::matcher::Matcher;
 use quorate_query::pipeline::{Documents, Environment, Merge, Output, WhenMatched, WhenNotMatched};
-use quorate_query::value::measure;
+use quorate_query::value::{equal, measure};
 
 use super::aggregate::Reading;
 use super::common::count_capped;
@@ -195,6 +195,11 @@ impl Sink<'_, '_> {
                 let after = merge.combine(&before, document, &environment, self.variables)?;
                 let Some(mut after) = after else { return Ok(()) };
                 if let Some(id) = before.get("_id") {
+                    // One that is left out is the one that is there.
+                    let is_altered = after.get("_id").is_some_and(|made| !equal(made, id));
+                    refuse_if!(is_altered => IMMUTABLE_FIELD,
+                        "$merge would modify the immutable field '_id' of the document that it found; leave '_id' out with \
+                         $unset");
                     after.insert("_id", id.clone());
                 }
                 let old = &found.document;

@@ -2,7 +2,7 @@
 
 use std::thread;
 
-use bson::{Document, doc};
+use bson::{Bson, Document, doc};
 use quorate_storage::{ModelStore, Store};
 
 use super::support::Member;
@@ -64,4 +64,32 @@ fn what_out_left_behind_goes() {
     let listed = again.drain(again.ok(doc! {"listCollections": 1}), "$cmd.listCollections");
     let left: Vec<_> = listed.iter().map(|known| known.get_str("name").unwrap()).collect();
     assert_eq!(left, ["tmp.agg_out.mine"]);
+}
+
+/// Whatever finds the document, and whatever becomes of it, its `_id` stays.
+#[test]
+fn merge_alters_no_id() {
+    let member = Member::new();
+    let index = doc! {"key": {"k": 1}, "name": "k_1", "unique": true};
+    member.ok(doc! {"createIndexes": "target", "indexes": [index]});
+    member.insert("target", vec![doc! {"_id": 1, "k": 7}]);
+    member.insert("c", vec![doc! {"_id": 2, "k": 7, "n": 1}]);
+    let merge = |unset: &str, when_matched: Bson| {
+        let into = doc! {"into": "target", "on": "k", "whenMatched": when_matched};
+        doc! {"aggregate": "c", "pipeline": [{"$unset": unset}, {"$merge": into}], "cursor": {}}
+    };
+    let pipeline = |value: i32| Bson::from(vec![doc! {"$set": {"_id": value, "n": 2}}]);
+    for when_matched in ["replace".into(), "merge".into(), pipeline(3)] {
+        assert_eq!(member.code(merge("none", when_matched)), 66);
+    }
+    let found = |n: i32| {
+        let count = doc! {"count": "target", "query": {"_id": 1, "k": 7, "n": n}};
+        assert_eq!(member.ok(count).get_i32("n").unwrap(), 1);
+    };
+    member.ok(merge("_id", "replace".into()));
+    found(1);
+    member.ok(merge("none", pipeline(1)));
+    found(2);
+    member.ok(merge("_id", "merge".into()));
+    found(1);
 }

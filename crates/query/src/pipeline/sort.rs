@@ -132,7 +132,8 @@ impl SortRoom<Entry> for Aside {
         match error.code() {
             ErrorCode::QUERY_EXCEEDED_MEMORY_LIMIT => fail!(
                 QUERY_EXCEEDED_MEMORY_LIMIT,
-                "Sort exceeded memory limit of {limit} bytes, but did not opt in to external sorting."
+                "Sort exceeded memory limit of {limit} bytes, but did not opt in to external sorting; allowDiskUse: true does, on \
+                 members that keep their data on disk"
             ),
             _ => error,
         }
