@@ -3,7 +3,7 @@
 
 use quorate_client::{Client, ClientOptions, Error, ErrorKind, TlsOptions};
 use quorate_connection_string::{ConnectionString, Seeds};
-use quorate_protocol::{ReadPreference, ServerAddress};
+use quorate_protocol::{ErrorCode as ServerCode, ReadPreference, ServerAddress};
 use quorate_seed_list::{ResolveError, SeedListResolver};
 
 use crate::remedy::CHECK_LIMITS;
@@ -102,7 +102,17 @@ pub(crate) fn failed(error: &Error, uri: &str) -> Failure {
     Failure::Problem(match complete {
         true => text,
         false if matches!(error.kind(), ErrorKind::Command { .. } | ErrorKind::Write(_)) => {
-            format!("{text}; the server was reached and said no: correct the command")
+            let step = match error.code().map(ServerCode) {
+                // Nobody has logged in.
+                Some(ServerCode::UNAUTHORIZED) if text.contains("requires authentication") => {
+                    "log in with mongodb://USER:PASSWORD@ at the beginning of the connection string"
+                }
+                Some(ServerCode::UNAUTHORIZED) => {
+                    "log in as a user who may, or have a role granted"
+                }
+                _ => "correct the command",
+            };
+            format!("{text}; the server was reached and said no: {step}")
         }
         false => {
             let shown = ConnectionString::parse(uri).map(|uri| uri.to_string()).unwrap_or_default();

@@ -155,6 +155,8 @@ fn logins_are_told_from_networks() {
     let create = "{createUser: 'ada', pwd: 'right', roles: ['root']}";
     let created = quorate(&["run", &uri, create]);
     assert_eq!(created.code(), 0, "{}", created.stderr());
+    let nobody = quorate(&["run", &uri, "{listDatabases: 1}"]);
+    assert!(nobody.stderr().contains("log in with mongodb://USER"), "{}", nobody.stderr());
     let host = uri.trim_start_matches("mongodb://");
     let (right, wrong) =
         (format!("mongodb://ada:right@{host}"), format!("mongodb://ada:wrong@{host}"));
@@ -169,6 +171,10 @@ fn logins_are_told_from_networks() {
         refused.stderr()
     );
     assert!(!refused.stderr().contains("wrong@"), "{}", refused.stderr());
+    let create = "{createUser: 'bob', pwd: 'right', roles: []}";
+    assert_eq!(quorate(&["run", &right, create]).code(), 0);
+    let bob = quorate(&["run", &format!("mongodb://bob:right@{host}"), "{serverStatus: 1}"]);
+    assert!(bob.stderr().contains("have a role granted"), "{}", bob.stderr());
 }
 
 #[test]
