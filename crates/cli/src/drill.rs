@@ -232,7 +232,7 @@ async fn find_primary(
             let failure = SelectionFailure::new(
                 client.topology(),
                 &SelectionRequest::WRITE,
-                clock::now(),
+                client.clock().now(),
                 within,
             );
             return Err(problem!(

@@ -85,6 +85,9 @@ pub(crate) fn run(arguments: &ExportArguments, screen: &mut Screen) -> Result<Ou
     let place = collection_name(&arguments.collection)?;
     let file = transfer::file(arguments.file.as_ref());
     let format = arguments.format.unwrap_or(Format::of(file));
+    if let Some(directory) = file.filter(|file| file.is_dir()) {
+        return Err(problem!("{} is a directory; give a file", directory.display()));
+    }
     refuse_if!(format == Format::Csv && arguments.fields.is_empty() => misuse,
         "csv needs the names of its columns; give them with --fields _id,name,…");
     let filter = document(arguments.query.as_deref(), "--query")?.unwrap_or_default();

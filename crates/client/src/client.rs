@@ -18,6 +18,7 @@ use quorate_wire::{AppendSome, find_field};
 use tokio::sync::broadcast;
 use tokio::time::timeout;
 
+use crate::clock::Clock;
 use crate::command_event::{CommandEvent, OperationId};
 use crate::discovery::{ClientEvent, Discovery, Settings};
 use crate::error::{ClientError, Error};
@@ -117,6 +118,11 @@ impl Client {
     /// What the client believes about the deployment now.
     pub fn topology(&self) -> Arc<TopologyDescription> {
         self.inner.discovery.description()
+    }
+
+    /// The clock of the times in [`topology`](Self::topology).
+    pub fn clock(&self) -> Clock {
+        self.inner.discovery.clock()
     }
 
     /// What log messages call this client's view of the deployment.

@@ -602,15 +602,21 @@ fn a_dash_is_no_file() {
     assert_eq!(mixed.code(), 2, "{}", mixed.stdout());
 }
 
-/// Nothing is dropped for a file that cannot be read.
+/// Nothing is dropped for a file that cannot be read, and nothing written beside what is no file.
 #[test]
-fn an_import_of_a_directory_drops_nothing() {
+fn a_directory_in_place_of_a_file_changes_nothing() {
     let set = set(1);
     fine(quorate_with_input(&["import", set.uri(), "shop.things"], "{\"_id\":1}\n"));
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().to_str().unwrap();
     let run = quorate(&["import", "--drop", set.uri(), "shop.things", path]);
     assert_eq!(run.code(), 1, "{}", run.stdout());
+    let inner = directory.path().join("inner");
+    std::fs::create_dir(&inner).unwrap();
+    let run = quorate(&["export", set.uri(), "shop.things", inner.to_str().unwrap()]);
+    assert_eq!(run.code(), 1, "{}", run.stdout());
+    let left = std::fs::read_dir(directory.path()).unwrap().count();
+    assert_eq!(left, 1, "an export that cannot be put in place leaves nothing behind");
     let out = fine(quorate(&["export", set.uri(), "shop.things"]));
     assert_eq!(out.stdout(), "{\"_id\":1}\n");
 }
