@@ -194,14 +194,7 @@ impl Sink<'_, '_> {
                 let before = repeated_fields::parse(&found.document)?;
                 let after = merge.combine(&before, document, &environment, self.variables)?;
                 let Some(mut after) = after else { return Ok(()) };
-                if let Some(id) = before.get("_id") {
-                    // One that is left out is the one that is there.
-                    let is_altered = after.get("_id").is_some_and(|made| !equal(made, id));
-                    refuse_if!(is_altered => IMMUTABLE_FIELD,
-                        "$merge would modify the immutable field '_id' of the document that it found; leave '_id' out with \
-                         $unset");
-                    after.insert("_id", id.clone());
-                }
+                keep_id(&before, &mut after)?;
                 let old = &found.document;
                 let (raw, told_as) = match merge.when_matched {
                     WhenMatched::Replace => {
@@ -238,6 +231,17 @@ impl Sink<'_, '_> {
             },
         }
     }
+}
+
+/// Gives a document the `_id` of the one that it replaces, if it has none; another is refused.
+fn keep_id(before: &Document, after: &mut Document) -> Result<()> {
+    let Some(id) = before.get("_id") else { return Ok(()) };
+    let is_altered = after.get("_id").is_some_and(|made| !equal(made, id));
+    refuse_if!(is_altered => IMMUTABLE_FIELD,
+        "$merge would modify the immutable field '_id' of the document that it found; leave '_id' out with \
+         $unset");
+    after.insert("_id", id.clone());
+    Ok(())
 }
 
 /// The refusal of a document that is there already.
