@@ -106,7 +106,8 @@ impl View {
     ) -> Result<Option<DocumentBytes>> {
         let key = self.keyspaces.key_of(collection.ident, record);
         let keyspace = self.keyspaces.keyspace_of(collection.ident);
-        let stored = self.snapshot.get(keyspace, &key)?;
+        // An index names it, or did.
+        let stored = self.snapshot.get_known(keyspace, &key)?;
         stored.map(DocumentBytes::stored).transpose()
     }
 

@@ -18,7 +18,7 @@ use std::ops::Range;
 use crate::journal::record::take_number;
 
 /// The bytes behind the items, their index and the block's hashes. The first of them is how often a head comes.
-const TRAILER: usize = 31;
+pub(crate) const TRAILER: usize = 31;
 
 /// In place of a type, behind the last item.
 const END: u8 = 0xFF;
@@ -62,6 +62,11 @@ impl<'b> BlockItems<'b> {
             return Err(Malformed);
         }
         Ok(Self { bytes: &bytes[..trailer], place: 0, interval, left: 0, head: 0 })
+    }
+
+    /// The same from a head on.
+    pub(crate) fn from_head(bytes: &'b [u8], place: usize) -> Result<Self, Malformed> {
+        Ok(Self { place, ..Self::new(bytes)? })
     }
 
     /// The next item; none behind the last.

@@ -12,8 +12,8 @@ mod background;
 mod opening;
 
 use std::any::Any;
-use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, VecDeque};
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
@@ -104,16 +104,45 @@ struct Published {
     logs: Arc<BTreeMap<u32, LogState>>,
     segments: Arc<[Arc<Segment>]>,
     keyspaces: Arc<Keyspaces>,
-    /// How many living snapshots there are of each sequence.
-    snapshots: BTreeMap<u64, usize>,
+    snapshots: Living,
     /// The snapshot that was taken last, for all who ask before anything changes.
     newest: Weak<DiskSnapshot>,
+}
+
+/// How many living snapshots there are of each sequence, in the order of these. There are few at a time, and a new one is
+/// the newest.
+#[derive(Default)]
+struct Living(VecDeque<(u64, usize)>);
+
+impl Living {
+    fn all(&self) -> impl Iterator<Item = u64> {
+        self.0.iter().map(|(below, _)| *below)
+    }
+
+    fn add(&mut self, below: u64) {
+        match self.0.back_mut() {
+            Some((newest, count)) if *newest == below => *count += 1,
+            newest => {
+                debug_assert!(newest.is_none_or(|(newest, _)| *newest < below));
+                self.0.push_back((below, 1));
+            }
+        }
+    }
+
+    fn remove(&mut self, below: u64) {
+        let Ok(place) = self.0.binary_search_by_key(&below, |(below, _)| *below) else { return };
+        let count = &mut self.0[place].1;
+        *count -= 1;
+        if *count == 0 {
+            self.0.remove(place);
+        }
+    }
 }
 
 impl Published {
     /// No snapshot, one to come included, sees a state before this sequence.
     fn oldest_snapshot(&self) -> u64 {
-        self.snapshots.keys().next().copied().unwrap_or(self.visible)
+        self.snapshots.all().next().unwrap_or(self.visible)
     }
 }
 
@@ -174,7 +203,7 @@ impl Shared {
 
     fn snapshots(&self) -> Snapshots {
         let published = self.published();
-        Snapshots { below: published.snapshots.keys().copied().collect(), next: published.visible }
+        Snapshots { below: published.snapshots.all().collect(), next: published.visible }
     }
 
     /// The keyspace of this name and kind, made if it does not exist.
@@ -512,7 +541,7 @@ impl Store for DiskStore {
             return Arc::clone(newest) as Arc<dyn Snapshot>;
         }
         let below = published.visible;
-        *published.snapshots.entry(below).or_default() += 1;
+        published.snapshots.add(below);
         let moment = Moment { below, published: Arc::clone(&self.shared.published) };
         let taken = Arc::new(DiskSnapshot {
             moment: Arc::new(moment),
@@ -632,12 +661,7 @@ struct Moment {
 impl Drop for Moment {
     fn drop(&mut self) {
         let mut published = lock(&self.published);
-        if let Some(count) = published.snapshots.get_mut(&self.below) {
-            *count -= 1;
-            if *count == 0 {
-                published.snapshots.remove(&self.below);
-            }
-        }
+        published.snapshots.remove(self.below);
     }
 }
 
@@ -664,6 +688,21 @@ impl DiskSnapshot {
         self.keyspaces.get(&id).map(|(_, keyspace)| keyspace).ok_or(ReadError::UnknownKeyspace)
     }
 
+    fn look_up(
+        &self,
+        keyspace: KeyspaceId,
+        key: &[u8],
+        is_known: bool,
+    ) -> Result<Option<Bytes>, ReadError> {
+        match self.keyspace(keyspace)? {
+            Keyspace::Tree(tree) => tree.get(key, self.moment.below, is_known),
+            Keyspace::Log(log) => match key.try_into() {
+                Ok(position) => self.log(*log)?.get(u64::from_be_bytes(position)),
+                Err(_) => Ok(None),
+            },
+        }
+    }
+
     fn log(&self, log: u32) -> Result<LogView, ReadError> {
         let state = self.logs.get(&log).ok_or(ReadError::UnknownKeyspace)?.clone();
         let written = self.journal.write_out_through(self.end);
@@ -674,13 +713,11 @@ impl DiskSnapshot {
 
 impl Snapshot for DiskSnapshot {
     fn get(&self, keyspace: KeyspaceId, key: &[u8]) -> Result<Option<Bytes>, ReadError> {
-        match self.keyspace(keyspace)? {
-            Keyspace::Tree(tree) => tree.get(key, self.moment.below),
-            Keyspace::Log(log) => match key.try_into() {
-                Ok(position) => self.log(*log)?.get(u64::from_be_bytes(position)),
-                Err(_) => Ok(None),
-            },
-        }
+        self.look_up(keyspace, key, false)
+    }
+
+    fn get_known(&self, keyspace: KeyspaceId, key: &[u8]) -> Result<Option<Bytes>, ReadError> {
+        self.look_up(keyspace, key, true)
     }
 
     fn scan(

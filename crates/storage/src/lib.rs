@@ -12,6 +12,7 @@
 //! `docs/storage-format.md`.
 
 mod block_items;
+mod block_search;
 mod copying;
 mod disk;
 mod emptied;
@@ -29,6 +30,7 @@ mod migration;
 mod model;
 mod simulated_files;
 mod store;
+mod table_look_up;
 mod table_walk;
 mod trees;
 mod walk;

@@ -150,6 +150,11 @@ pub trait Snapshot: Send + Sync {
     /// The value under a key.
     fn get(&self, keyspace: KeyspaceId, key: &[u8]) -> Result<Option<Bytes>, ReadError>;
 
+    /// The same of a key that is there as far as the caller knows: what would tell sooner that it is not is not asked.
+    fn get_known(&self, keyspace: KeyspaceId, key: &[u8]) -> Result<Option<Bytes>, ReadError> {
+        self.get(keyspace, key)
+    }
+
     /// The pairs of a range, in either direction. The scan keeps the snapshot alive.
     fn scan(
         &self,

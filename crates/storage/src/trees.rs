@@ -18,7 +18,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, Rw
 use lsm_tree::config::{BlockSizePolicy, PinningPolicy, RestartIntervalPolicy};
 use lsm_tree::file_accessor::FileAccessor;
 use lsm_tree::table::block::BlockType;
-use lsm_tree::table::util::load_block;
 use lsm_tree::table::{BlockHandle, IndexBlock};
 use lsm_tree::{
     AbstractTree, AnyTree, Cache, Config, DescriptorTable, GlobalTableId, Guard,
@@ -34,6 +33,7 @@ use crate::files::{DIRECTORY_MODE, FILE_MODE};
 use crate::memtable::{Memtable, Version};
 use crate::merge_scan::MergeScan;
 use crate::store::{Bytes, Damage, Direction, KeyRange, ReadError, Scan};
+use crate::table_look_up::Tables;
 use crate::table_walk::{Layer, TreeWalk, is_before, is_behind};
 use crate::walk::{ScanWalk, Walk};
 
@@ -94,7 +94,7 @@ impl TreeContext {
         close_to_others(&path)?;
         let persisted = tree.get_highest_persisted_seqno().unwrap_or(0);
         self.sequences.fetch_max(persisted + 1);
-        let newest = Newest { version: tree.current_version().id(), since: self.sequences.get() };
+        let memory = Memory::above(Tables::of(&tree, self.sequences.get()));
         Ok(Arc::new(Tree {
             number,
             name: name.to_owned(),
@@ -102,10 +102,10 @@ impl TreeContext {
             path,
             tree,
             memtable_bytes: self.options.memtable_bytes,
+            files: FileAccessor::DescriptorTable(Arc::clone(&self.descriptors)),
             descriptors: Arc::clone(&self.descriptors),
             sequences: self.sequences.clone(),
-            newest: Mutex::new(newest),
-            memory: RwLock::default(),
+            memory: RwLock::new(memory),
             emptied: Emptied::default(),
             removals: AtomicU64::new(0),
             looked: Mutex::new(None),
@@ -125,9 +125,10 @@ pub(crate) struct Tree {
     path: PathBuf,
     tree: AnyTree,
     memtable_bytes: u64,
+    /// The same for the engine.
+    files: FileAccessor,
     descriptors: Arc<DescriptorTable>,
     sequences: SequenceNumberCounter,
-    newest: Mutex<Newest>,
     memory: RwLock<Memory>,
     pub(crate) emptied: Emptied,
     /// The keys that were removed since it was opened.
@@ -140,17 +141,7 @@ pub(crate) struct Tree {
     dropped: AtomicBool,
 }
 
-/// The tables that a tree has come to by a flush or a merge. A snapshot that is older than they are reads those before
-/// them: a merge forgets versions that no later snapshot can see.
-#[derive(Clone, Copy)]
-struct Newest {
-    version: u64,
-    /// Snapshots that show all sequences below this read them.
-    since: u64,
-}
-
-/// The memtables of a tree.
-#[derive(Default)]
+/// The memtables of a tree, and the tables below them.
 struct Memory {
     /// The one that is written to.
     active: Arc<Memtable>,
@@ -159,6 +150,7 @@ struct Memory {
     /// Those that were flushed, the oldest first. Snapshots that show no sequence from this one on may not see the tables, and
     /// read them.
     flushed: Vec<(Arc<Memtable>, u64)>,
+    tables: Arc<Tables>,
 }
 
 /// The snapshots that there are.
@@ -183,6 +175,11 @@ impl Snapshots {
 }
 
 impl Memory {
+    fn above(tables: Tables) -> Self {
+        let active = Arc::default();
+        Self { active, sealed: None, flushed: Vec::new(), tables: Arc::new(tables) }
+    }
+
     /// The memtables that a snapshot reads, the newest first.
     fn shown(&self, below: u64) -> impl Iterator<Item = &Arc<Memtable>> {
         let flushed = self.flushed.iter().rev().filter(move |(_, until)| below < *until);
@@ -260,8 +257,9 @@ impl Tree {
         memtables.any(|memtable| overlaps(memtable, range))
     }
 
-    fn newest(&self) -> MutexGuard<'_, Newest> {
-        self.newest.lock().unwrap_or_else(PoisonError::into_inner)
+    /// The newest tables.
+    fn tables(&self) -> Arc<Tables> {
+        Arc::clone(&self.memory().tables)
     }
 
     fn removals(&self) -> u64 {
@@ -278,11 +276,10 @@ impl Tree {
 
     /// There may be other tables. Two threads come here, one that flushes and one that merges.
     fn note_tables(&self) {
-        let mut newest = self.newest();
-        let version = self.tree.current_version().id();
-        if newest.version != version {
-            // The version has a sequence below this one.
-            *newest = Newest { version, since: self.sequences.get() };
+        let mut memory = self.change_memory();
+        if memory.tables.version != self.tree.current_version().id() {
+            // They have a sequence below this one.
+            memory.tables = Arc::new(Tables::of(&self.tree, self.sequences.get()));
         }
     }
 
@@ -323,11 +320,25 @@ impl Tree {
         self.dropped.load(Ordering::Acquire)
     }
 
-    pub(crate) fn get(&self, key: &[u8], below: u64) -> Result<Option<Bytes>, ReadError> {
+    /// The value of a key, which may be known to be there.
+    pub(crate) fn get(
+        &self,
+        key: &[u8],
+        below: u64,
+        is_known: bool,
+    ) -> Result<Option<Bytes>, ReadError> {
         // First what is in memory: what a flush moves meanwhile is found in both.
-        let found = self.memory().shown(below).find_map(|memtable| memtable.get(key, below));
+        let memory = self.memory();
+        let found = memory.shown(below).find_map(|memtable| memtable.get(key, below));
         if let Some(value) = found {
             return Ok(value);
+        }
+        let tables = (below >= memory.tables.since).then(|| Arc::clone(&memory.tables));
+        drop(memory);
+        match tables.map(|tables| self.look_up(&tables, (key, is_known), below)) {
+            Some(Ok(value)) => return Ok(value),
+            None | Some(Err(lsm_tree::Error::Io(_))) => {}
+            Some(Err(error)) => return Err(self.read_error(error)),
         }
         let value = self.tree.get(key, below).map_err(|error| self.read_error(error))?;
         Ok(value.map(|value| Bytes(value.into())))
@@ -391,7 +402,7 @@ impl Tree {
             }
         }
         let mut layers = self.layers_in_memory(below);
-        let (version, newest) = (self.tree.current_version(), *self.newest());
+        let (version, newest) = (self.tree.current_version(), self.tables());
         if version.id() != newest.version || below < newest.since {
             return Box::new(ScanWalk::from(self.scan(range, Direction::Forward, below, held)));
         }
@@ -426,14 +437,15 @@ impl Tree {
         table: &Table,
         handle: &BlockHandle,
     ) -> Result<IndexBlock, lsm_tree::Error> {
-        let files = FileAccessor::DescriptorTable(Arc::clone(&self.descriptors));
-        let (id, compression) = (self.global_id(table), table.metadata.index_block_compression);
-        let kind = BlockType::Index;
-        load_block(id, &table.path, &files, &table.cache, handle, kind, compression)
-            .map(IndexBlock::new)
+        self.load(table, handle, BlockType::Index).map(IndexBlock::new)
     }
 
-    fn global_id(&self, table: &Table) -> GlobalTableId {
+    /// The files of tables, as the engine asks for them.
+    pub(crate) fn files(&self) -> &FileAccessor {
+        &self.files
+    }
+
+    pub(crate) fn global_id(&self, table: &Table) -> GlobalTableId {
         (self.tree.id(), table.id()).into()
     }
 

@@ -170,6 +170,13 @@ impl Snapshot for Overlaid {
         }
     }
 
+    fn get_known(&self, keyspace: KeyspaceId, key: &[u8]) -> Result<Option<Bytes>, ReadError> {
+        match self.shown.get(keyspace, key) {
+            Some(changed) => Ok(changed),
+            None => self.base.get_known(keyspace, key),
+        }
+    }
+
     fn scan(
         &self,
         keyspace: KeyspaceId,

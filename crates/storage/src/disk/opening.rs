@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, Weak};
 
 use super::background::{Background, Work};
-use super::{CommitState, DiskOptions, DiskStore, Keyspace, Keyspaces, Published, Shared};
+use super::{CommitState, DiskOptions, DiskStore, Keyspace, Keyspaces, Living, Published, Shared};
 use crate::files::{Files, RealFiles, read_all};
 use crate::format::{DataDirectory, FIRST_FORMAT, FORMAT_VERSION, OpenError};
 use crate::group_commit::GroupCommit;
@@ -186,7 +186,7 @@ fn assemble(
         logs: Arc::new(recovered.logs.clone()),
         segments: segments.collect(),
         keyspaces: Arc::new(keyspaces),
-        snapshots: BTreeMap::new(),
+        snapshots: Living::default(),
         newest: Weak::new(),
     };
     let journal = writer.shared();

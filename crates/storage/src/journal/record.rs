@@ -171,16 +171,37 @@ pub(crate) fn put_number(bytes: &mut Vec<u8>, mut number: u64) {
 /// Reads a number of seven bits a byte, the lowest first.
 #[inline]
 pub(crate) fn take_number(bytes: &mut &[u8]) -> Option<u64> {
-    let mut number = 0;
-    for shift in (0..64).step_by(7) {
-        let byte = *bytes.split_off_first()?;
+    let (first, rest) = bytes.split_first()?;
+    // Most are short.
+    if *first < 0x80 {
+        *bytes = rest;
+        return Some((*first).into());
+    }
+    let (mut number, mut shift) = (0, 0);
+    for (place, byte) in bytes.iter().enumerate().take(LONGEST_NUMBER) {
         number |= u64::from(byte & 0x7F) << shift;
-        if byte < 0x80 {
+        shift += 7;
+        if *byte < 0x80 {
+            *bytes = &bytes[place + 1..];
             return Some(number);
         }
     }
     None
 }
+
+/// How many bytes a number takes; none if it has no end here.
+#[inline]
+pub(crate) fn length_of_number(bytes: &[u8]) -> Option<usize> {
+    const ENDS: u64 = 0x8080_8080_8080_8080;
+    let found = match bytes.first_chunk().map(|eight| !u64::from_le_bytes(*eight) & ENDS) {
+        Some(ends) if ends != 0 => Some(ends.trailing_zeros() as usize / 8),
+        _ => bytes.iter().take(LONGEST_NUMBER).position(|byte| *byte < 0x80),
+    };
+    found.map(|last| last + 1)
+}
+
+/// The bytes of a number at most: seven bits of 64 in each.
+const LONGEST_NUMBER: usize = 10;
 
 fn put_bytes(bytes: &mut Vec<u8>, value: &[u8]) {
     put_number(bytes, value.len() as u64);
