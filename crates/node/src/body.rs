@@ -56,14 +56,38 @@ pub(crate) const fn mark_of(name: &[u8]) -> u8 {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NoSuchValue;
 
+/// A command has room for many of these, and few are read as values: they are small.
 #[derive(Clone)]
 struct Field {
-    name: Range<usize>,
+    name: Span,
     mark: u8,
     kind: ElementType,
     /// Where its value is, without the type and the name.
-    place: Range<usize>,
-    value: OnceLock<Bson>,
+    place: Span,
+    value: OnceLock<Box<Bson>>,
+}
+
+/// A part of the bytes, of which there are fewer than 4 GiB.
+#[derive(Clone, Copy)]
+struct Span {
+    start: u32,
+    end: u32,
+}
+
+impl From<Range<usize>> for Span {
+    fn from(range: Range<usize>) -> Self {
+        Self { start: range.start as u32, end: range.end as u32 }
+    }
+}
+
+impl Span {
+    fn of(self, bytes: &[u8]) -> &[u8] {
+        &bytes[self.start as usize..self.end as usize]
+    }
+
+    fn is_empty(self) -> bool {
+        self.start == self.end
+    }
 }
 
 impl From<Document> for CommandBody {
@@ -83,11 +107,11 @@ impl From<Document> for CommandBody {
             let nested =
                 value.as_document().and_then(|nested| RawDocumentBuf::try_from(nested).ok());
             fields.push(Field {
-                name: append(name.as_bytes()),
+                name: append(name.as_bytes()).into(),
                 mark,
                 kind: value.element_type(),
-                place: nested.map_or(0..0, |nested| append(nested.as_bytes())),
-                value: OnceLock::from(value),
+                place: nested.map_or(0..0, |nested| append(nested.as_bytes())).into(),
+                value: OnceLock::from(Box::new(value)),
             });
         }
         Self { bytes: bytes.into(), fields, name_length: names.len(), names, marks }
@@ -115,11 +139,12 @@ impl CommandBody {
             let mark = mark_of(&bytes[name.clone()]);
             may_be_doubled |= marks & 1 << mark != 0;
             marks |= 1_u64 << mark;
+            let (name, place) = (name.into(), place.into());
             fields.push(Field { name, mark, kind, place, value: OnceLock::new() });
         }
-        let text = |place: Range<usize>| std::str::from_utf8(&bytes[place]).unwrap_or_default();
-        let name = fields.first().map_or("", |field: &Field| text(field.name.clone()));
-        let (name_length, names) = (name.len(), [name, text(database)].concat().into());
+        let text = |place: Span| std::str::from_utf8(place.of(&bytes)).unwrap_or_default();
+        let name = fields.first().map_or("", |field: &Field| text(field.name));
+        let (name_length, names) = (name.len(), [name, text(database.into())].concat().into());
         let body = Self { bytes, fields, names, name_length, marks };
         match may_be_doubled.then(|| body.doubled()).flatten() {
             Some(name) => Err(fail!(
@@ -133,7 +158,7 @@ impl CommandBody {
 
     /// A name that is given twice.
     fn doubled(&self) -> Option<&str> {
-        let name = |field: &Field| &self.bytes[field.name.clone()];
+        let name = |field: &Field| field.name.of(&self.bytes);
         if self.fields.len() > FEW_FIELDS {
             let mut names: Vec<&[u8]> = self.fields.iter().map(name).collect();
             names.sort_unstable();
@@ -148,7 +173,13 @@ impl CommandBody {
     }
 
     fn text(&self, field: &Field) -> &str {
-        std::str::from_utf8(&self.bytes[field.name.clone()]).unwrap_or_default()
+        std::str::from_utf8(field.name.of(&self.bytes)).unwrap_or_default()
+    }
+
+    /// Whether a name is not known to be absent.
+    #[inline]
+    pub(crate) fn may_have(&self, name: &str) -> bool {
+        self.marks & 1 << mark_of(name.as_bytes()) != 0
     }
 
     // Within its callers, the mark of a name that they know costs nothing.
@@ -163,14 +194,13 @@ impl CommandBody {
 
     /// The field of this name, whose mark is there.
     fn marked(&self, name: &str, mark: u8) -> Option<&Field> {
-        let is_it = |field: &&Field| {
-            field.mark == mark && self.bytes[field.name.clone()] == *name.as_bytes()
-        };
+        let is_it =
+            |field: &&Field| field.mark == mark && field.name.of(&self.bytes) == name.as_bytes();
         self.fields.iter().find(is_it)
     }
 
     fn value<'a>(&'a self, field: &'a Field) -> &'a Bson {
-        field.value.get_or_init(|| read(field.kind, &self.bytes[field.place.clone()]))
+        field.value.get_or_init(|| Box::new(read(field.kind, field.place.of(&self.bytes))))
     }
 
     /// The first name, which is the command's.
@@ -197,6 +227,12 @@ impl CommandBody {
         self.text_of(self.field(name)?)
     }
 
+    /// Whether it has a text of this name.
+    #[inline]
+    pub fn has_text(&self, name: &str) -> bool {
+        self.field(name).is_some_and(|field| field.kind == ElementType::String)
+    }
+
     /// The text of the first field, as [`get_text`](Self::get_text) gives it.
     pub(crate) fn first_text(&self) -> Option<&str> {
         self.text_of(self.fields.first()?)
@@ -209,7 +245,7 @@ impl CommandBody {
         if field.place.is_empty() {
             return self.value(field).as_str();
         }
-        let bytes = &self.bytes[field.place.clone()];
+        let bytes = field.place.of(&self.bytes);
         std::str::from_utf8(bytes.get(4..bytes.len() - 1)?).ok()
     }
 
@@ -220,12 +256,25 @@ impl CommandBody {
     }
 
     fn whole_of(&self, field: &Field) -> Option<i64> {
-        let bytes = &self.bytes[field.place.clone()];
+        let bytes = field.place.of(&self.bytes);
         match field.kind {
             ElementType::Int32 => Some(i32::from_le_bytes(bytes.try_into().ok()?).into()),
             ElementType::Int64 => Some(i64::from_le_bytes(bytes.try_into().ok()?)),
             _ => None,
         }
+    }
+
+    /// The truth value of a field, read where it came. None if there is no such field, or it is none by its type.
+    #[inline]
+    pub(crate) fn get_truth(&self, name: &str) -> Option<bool> {
+        let field = self.field(name).filter(|field| field.kind == ElementType::Boolean)?;
+        field.place.of(&self.bytes).first().map(|truth| *truth != 0)
+    }
+
+    /// The same of a number of 64 bits.
+    #[inline]
+    pub(crate) fn get_long(&self, name: &str) -> Option<i64> {
+        self.whole_of(self.field(name).filter(|field| field.kind == ElementType::Int64)?)
     }
 
     /// The value of the first field.
@@ -249,7 +298,7 @@ impl CommandBody {
         if field.place.is_empty() || field.kind != ElementType::EmbeddedDocument {
             return None;
         }
-        RawDocument::from_bytes(&self.bytes[field.place.clone()]).ok()
+        RawDocument::from_bytes(field.place.of(&self.bytes)).ok()
     }
 
     /// Whether it has a field of this name that is not null.
@@ -326,7 +375,7 @@ impl CommandBody {
 
     /// The names of the fields as bytes, which cost nothing to compare.
     pub(crate) fn raw_keys(&self) -> impl Iterator<Item = &[u8]> {
-        self.fields.iter().map(|field| &self.bytes[field.name.clone()])
+        self.fields.iter().map(|field| field.name.of(&self.bytes))
     }
 
     /// The fields.
@@ -352,9 +401,9 @@ impl CommandBody {
         let place = self.fields.iter().position(|field| {
             field.kind == ElementType::Array
                 && !field.place.is_empty()
-                && self.bytes[field.name.clone()] == *name.as_bytes()
+                && field.name.of(&self.bytes) == name.as_bytes()
         })?;
-        let array = RawDocument::from_bytes(&self.bytes[self.fields[place].place.clone()]).ok()?;
+        let array = RawDocument::from_bytes(self.fields[place].place.of(&self.bytes)).ok()?;
         let document = |item: bson::error::Result<(_, RawBsonRef<'_>)>| {
             Some(DocumentBytes::from(item.ok()?.1.as_document()?))
         };

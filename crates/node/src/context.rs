@@ -9,7 +9,7 @@ use std::time::Duration;
 use bson::{Bson, Document, RawBsonRef, RawDocument, RawDocumentBuf};
 use quorate_protocol::{Lock, MonotonicTime, OpTime, WallTime};
 use quorate_storage::CommitSequence;
-use quorate_wire::MAX_BSON_OBJECT_SIZE;
+use quorate_wire::{MAX_BSON_OBJECT_SIZE, find_field};
 
 use crate::body::CommandBody;
 use crate::command_table::{CommandFacts, Effect, find};
@@ -243,7 +243,10 @@ impl Command {
         let name = self.name();
         // Statements that name no single document go through as many as there are.
         let is_wide = |statement: &DocumentBytes| match name {
-            "update" => statement.get_bool("multi").unwrap_or(false),
+            "update" => {
+                let multi = find_field(statement, "multi");
+                multi.is_some_and(|multi| multi.boolean() == Some(true))
+            }
             "delete" => matches!(
                 statement.get("limit"),
                 Ok(Some(RawBsonRef::Int32(0) | RawBsonRef::Int64(0) | RawBsonRef::Double(0.0)))

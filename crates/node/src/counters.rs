@@ -18,6 +18,10 @@ struct Count(AtomicU64);
 
 impl Count {
     fn add(&self, number: u64) {
+        // What other threads count is not taken from their caches for nothing.
+        if number == 0 {
+            return;
+        }
         self.0.fetch_add(number, Ordering::Relaxed);
     }
 

@@ -88,16 +88,6 @@ impl CursorBatch {
         Self { reply, count: 0, exhausted: false, resume_token: None }
     }
 
-    /// All of a result that is one document at most.
-    pub(crate) fn of_one(document: Option<&RawDocument>) -> Self {
-        let mut batch = Self::new(BatchName::First);
-        if let Some(document) = document {
-            batch.push(document.as_bytes());
-        }
-        batch.exhausted = true;
-        batch
-    }
-
     fn push(&mut self, document: &[u8]) {
         self.reply.reserve(document.len() + 24);
         append_item(&mut self.reply, self.count, document);
@@ -130,6 +120,42 @@ impl CursorBatch {
         Ok(RawDocumentBuf::from_bytes(reply)?)
     }
 }
+
+/// The reply with all of a result that is one document at most. `namespace` is its full name, in parts.
+pub(crate) fn reply_of_one(
+    document: Option<&RawDocument>,
+    namespace: &[&str; 3],
+    time: Option<Timestamp>,
+) -> Result<RawDocumentBuf> {
+    const BEGIN: &[u8] = b"\0\0\0\0\x03cursor\0\0\0\0\0\x04firstBatch\0\0\0\0\0";
+    const BATCH_AT: usize = BEGIN.len() - 4;
+    const FIRST: &[u8] = b"\x030\0";
+    const ID_AND_NAME: &[u8] = b"\x12id\0\0\0\0\0\0\0\0\0\x02ns\0";
+    const OK: &[u8] = b"\x01ok\0\0\0\0\0\0\0\xF0\x3F";
+    let bytes = document.map_or(0, |document| document.as_bytes().len());
+    let name: usize = namespace.iter().map(|part| part.len()).sum();
+    let mut reply = Vec::with_capacity(bytes + name + ROOM_AROUND_ONE);
+    reply.extend_from_slice(BEGIN);
+    if let Some(document) = document {
+        reply.extend_from_slice(FIRST);
+        reply.extend_from_slice(document.as_bytes());
+    }
+    close_document(&mut reply, BATCH_AT);
+    reply.extend_from_slice(ID_AND_NAME);
+    reply.extend_from_slice(&(name as i32 + 1).to_le_bytes());
+    namespace.iter().for_each(|part| reply.extend_from_slice(part.as_bytes()));
+    reply.push(0);
+    if let Some(time) = time {
+        FieldWriter::new(&mut reply).timestamp("atClusterTime", time);
+    }
+    close_document(&mut reply, CURSOR_AT);
+    reply.extend_from_slice(OK);
+    close_document(&mut reply, REPLY_AT);
+    Ok(RawDocumentBuf::from_bytes(reply)?)
+}
+
+/// What such a reply takes besides its document and the name, with the times that a set adds to it.
+const ROOM_AROUND_ONE: usize = 256;
 
 impl BatchName {
     fn text(self) -> &'static str {
@@ -483,6 +509,18 @@ mod tests {
 
     fn at(seconds: u64) -> MonotonicTime {
         MonotonicTime::from_millis(seconds * 1000)
+    }
+
+    #[test]
+    fn a_reply_of_one_document_is_that_of_a_batch() {
+        let time = Some(Timestamp::new(7, 8));
+        for (document, time) in [(Some(rawdoc! { "_id": 1 }), None), (None, None), (None, time)] {
+            let mut batch = CursorBatch::new(BatchName::First);
+            document.iter().for_each(|document| batch.push(document.as_bytes()));
+            let names = ["db", ".", "c.d"];
+            let expected = batch.into_reply(BatchName::First, 0, &names, time).unwrap();
+            assert_eq!(reply_of_one(document.as_deref(), &names, time).unwrap(), expected);
+        }
     }
 
     #[test]

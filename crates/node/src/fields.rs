@@ -51,7 +51,16 @@ impl<'a> Fields<'a> {
         Self { source: source.into(), path }
     }
 
+    // Most fields are absent, which costs nothing where the name is known.
+    #[inline]
     pub(crate) fn raw(&self, name: &str) -> Option<&'a Bson> {
+        match self.source {
+            Source::Body(body) if !body.may_have(name) => None,
+            _ => self.given(name),
+        }
+    }
+
+    fn given(&self, name: &str) -> Option<&'a Bson> {
         let value = match self.source {
             Source::Body(body) => body.get(name),
             Source::Document(document) => document.get(name),
@@ -59,6 +68,7 @@ impl<'a> Fields<'a> {
         value.filter(|value| !matches!(value, Bson::Null | Bson::Undefined))
     }
 
+    #[inline]
     pub(crate) fn has(&self, name: &str) -> bool {
         match self.source {
             Source::Body(body) => body.has_value(name),
@@ -67,6 +77,7 @@ impl<'a> Fields<'a> {
     }
 
     /// A value that must be of one type.
+    #[inline]
     fn typed<T>(
         &self,
         name: &str,
@@ -77,6 +88,7 @@ impl<'a> Fields<'a> {
         read(value).map(Some).ok_or_else(|| self.wrong_type(name, value, expected))
     }
 
+    #[inline]
     pub(crate) fn string(&self, name: &str) -> Result<Option<&'a str>> {
         self.typed(name, "string", Bson::as_str)
     }
@@ -85,6 +97,7 @@ impl<'a> Fields<'a> {
         self.string(name)?.ok_or_else(|| self.missing(name))
     }
 
+    #[inline]
     pub(crate) fn document(&self, name: &str) -> Result<Option<&'a Document>> {
         self.typed(name, "object", Bson::as_document)
     }
@@ -103,7 +116,13 @@ impl<'a> Fields<'a> {
         items.iter().map(as_document).collect::<Result<_, _>>().map(Some)
     }
 
+    #[inline]
     pub(crate) fn boolean(&self, name: &str) -> Result<Option<bool>> {
+        if let Source::Body(body) = self.source
+            && let Some(truth) = body.get_truth(name)
+        {
+            return Ok(Some(truth));
+        }
         self.typed(name, "bool", |value| match value {
             Bson::Boolean(truth) => Some(*truth),
             Bson::Double(number) => Some(*number != 0.0),
@@ -111,6 +130,7 @@ impl<'a> Fields<'a> {
         })
     }
 
+    #[inline]
     pub(crate) fn flag(&self, name: &str) -> Result<bool> {
         Ok(self.boolean(name)?.unwrap_or(false))
     }
@@ -134,6 +154,7 @@ impl<'a> Fields<'a> {
         }
     }
 
+    #[inline]
     pub(crate) fn integer(&self, name: &str) -> Result<Option<i64>> {
         if let Source::Body(body) = self.source
             && let Some(number) = body.get_whole(name)
@@ -148,11 +169,18 @@ impl<'a> Fields<'a> {
     }
 
     /// A number that must be given as 64 bits.
+    #[inline]
     pub(crate) fn long(&self, name: &str) -> Result<Option<i64>> {
+        if let Source::Body(body) = self.source
+            && let Some(number) = body.get_long(name)
+        {
+            return Ok(Some(number));
+        }
         self.typed(name, "long", Bson::as_i64)
     }
 
     /// A count that must not be negative.
+    #[inline]
     pub(crate) fn count(&self, name: &str) -> Result<Option<u64>> {
         match self.integer(name)? {
             None => Ok(None),

@@ -3,13 +3,13 @@
 
 use bson::{Bson, Document};
 use quorate_protocol::Timestamp;
-use quorate_wire::timestamp_from;
+use quorate_wire::{raw_fields, timestamp_from};
 
 use crate::body::CommandBody;
 use crate::command_table::{CommandFacts, Effect, KnownFields};
 use crate::context::Command;
 use crate::error::Result;
-use crate::fields::{Fields, check_known, unknown_field, whole_number};
+use crate::fields::{Fields, unknown_field, whole_number};
 use crate::node::Node;
 use crate::touched::writing_stage;
 
@@ -78,7 +78,16 @@ pub(crate) fn check_fields(facts: &CommandFacts, body: &CommandBody) -> Result<(
         return Err(unknown_field(facts.name, field, known));
     }
     NESTED.iter().try_for_each(|(field, known)| match body.get_raw_document(field) {
-        Some(nested) => check_known(nested.iter().flatten().map(|(name, _)| name), field, known),
+        Some(nested) => {
+            let names = raw_fields(nested).map(|field| field.key());
+            match names.into_iter().find(|name| !is_one_of(name, known)) {
+                Some(name) => {
+                    let name = std::str::from_utf8(name).unwrap_or_default();
+                    Err(unknown_field(field, name, known))
+                }
+                None => Ok(()),
+            }
+        }
         None => Ok(()),
     })
 }

@@ -4,7 +4,7 @@
 //! it arrives and forgets it with its reply, so that waiting is seen as well; stopping is left to the
 //! command's [`Interrupt`].
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
@@ -46,9 +46,52 @@ pub(crate) struct Operation {
 /// The registry.
 pub(crate) struct Operations {
     next: AtomicI64,
-    running: Lock<BTreeMap<OperationId, Arc<Operation>>>,
+    running: Lock<Running>,
     /// Connections there are, and how many there were.
     connections: (AtomicI64, AtomicI64),
+}
+
+/// Commands in progress, in no order: each has a place, which is another's once it has ended.
+#[derive(Default)]
+struct Running {
+    places: Vec<Option<(OperationId, Arc<Operation>)>>,
+    free: Vec<usize>,
+}
+
+impl Running {
+    /// Adds a command. Returns its place.
+    fn add(&mut self, id: OperationId, operation: Arc<Operation>) -> usize {
+        match self.free.pop() {
+            Some(place) => {
+                self.places[place] = Some((id, operation));
+                place
+            }
+            None => {
+                self.places.push(Some((id, operation)));
+                self.places.len() - 1
+            }
+        }
+    }
+
+    fn remove(&mut self, place: usize) -> Option<(OperationId, Arc<Operation>)> {
+        self.free.push(place);
+        self.places[place].take()
+    }
+
+    fn iter(&self) -> impl Iterator<Item = &(OperationId, Arc<Operation>)> {
+        self.places.iter().flatten()
+    }
+
+    /// All of them, in the order in which they came.
+    fn in_order(&self) -> Vec<&(OperationId, Arc<Operation>)> {
+        let mut all: Vec<_> = self.iter().collect();
+        all.sort_unstable_by_key(|(id, _)| *id);
+        all
+    }
+
+    fn get(&self, wanted: OperationId) -> Option<&Operation> {
+        self.iter().find(|(id, _)| *id == wanted).map(|(_, operation)| &**operation)
+    }
 }
 
 impl Default for Operations {
@@ -61,6 +104,7 @@ impl Default for Operations {
 pub struct Registered {
     operations: Arc<Operations>,
     id: OperationId,
+    place: usize,
     operation: Arc<Operation>,
 }
 
@@ -92,7 +136,8 @@ impl Registered {
 
 impl Drop for Registered {
     fn drop(&mut self) {
-        self.operations.running.lock().remove(&self.id);
+        // What it held is freed without the lock.
+        let _ended = self.operations.running.lock().remove(self.place);
     }
 }
 
@@ -134,8 +179,8 @@ impl Operations {
             interrupt: Arc::clone(&context.interrupt),
             precedes_profile,
         });
-        self.running.lock().insert(id, Arc::clone(&operation));
-        Registered { operations: Arc::clone(self), id, operation }
+        let place = self.running.lock().add(id, Arc::clone(&operation));
+        Registered { operations: Arc::clone(self), id, place, operation }
     }
 
     pub(crate) fn count_connection(self: &Arc<Self>) -> Connected {
@@ -154,7 +199,7 @@ impl Operations {
     /// returns whether it is asked.
     pub(crate) fn kill(&self, id: OperationId, by: Option<&LoggedIn>) -> Option<bool> {
         let running = self.running.lock();
-        let operation = running.get(&id)?;
+        let operation = running.get(id)?;
         let may = by.is_none_or(|by| operation.user().as_ref() == Some(by));
         if may {
             operation.interrupt.set(Interruption::Killed);
@@ -164,7 +209,7 @@ impl Operations {
 
     /// Asks the commands of these sessions to stop, but for the one that asks.
     pub(crate) fn kill_sessions(&self, ended: &BTreeSet<SessionId>, asking: &Arc<Interrupt>) {
-        for operation in self.running.lock().values() {
+        for (_, operation) in self.running.lock().iter() {
             let session = SessionId::from_command(&operation.command).ok().flatten();
             let is_ended = session.is_some_and(|id| ended.contains(&id));
             if is_ended && !Arc::ptr_eq(&operation.interrupt, asking) {
@@ -178,24 +223,24 @@ impl Operations {
         let running = self.running.lock();
         let is_wanted =
             |operation: &Operation| of.is_none_or(|user| operation.user().as_ref() == Some(user));
-        let wanted = running.iter().filter(|(_, operation)| is_wanted(operation));
+        let wanted = running.in_order().into_iter().filter(|(_, operation)| is_wanted(operation));
         wanted.map(|(id, operation)| operation.document(*id, host, now)).collect()
     }
 
     /// How many commands read or look at something, and how many write.
     pub(crate) fn active(&self) -> (i32, i32) {
         let running = self.running.lock();
-        let is_write = |operation: &&Arc<Operation>| {
+        let is_write = |(_, operation): &&(OperationId, Arc<Operation>)| {
             matches!(operation.kind(), "insert" | "update" | "remove")
         };
-        let writers = running.values().filter(is_write).count();
-        ((running.len() - writers) as i32, writers as i32)
+        let (all, writers) = (running.iter().count(), running.iter().filter(is_write).count());
+        ((all - writers) as i32, writers as i32)
     }
 
     /// The commands that say how far they are.
     pub(crate) fn progress(&self) -> Vec<Progress> {
         let running = self.running.lock();
-        let known = running.iter().filter_map(|(id, operation)| {
+        let known = running.in_order().into_iter().filter_map(|(id, operation)| {
             let (done, total) = operation.interrupt.progress()?;
             let namespace = operation.namespace();
             Some(Progress { operation: *id, namespace, done, total })

@@ -17,6 +17,7 @@ use crate::context::Command;
 use crate::namespace::Namespace;
 use crate::node::Node;
 use crate::plan::{self, Question};
+use crate::select::is_plain_id;
 
 /// Counts a long write until it is dropped.
 pub(crate) struct LongWrite<'n>(&'n AtomicUsize);
@@ -100,6 +101,9 @@ impl Node {
     }
 
     fn names_documents(&self, command: &Command, query: &RawDocument) -> bool {
+        if is_plain_id(query) {
+            return true;
+        }
         let by_id = match query.get("_id") {
             Ok(Some(RawBsonRef::Document(id))) => !is_operator(
                 id.iter().next().and_then(|first| first.ok().map(|(name, _)| name.as_str())),

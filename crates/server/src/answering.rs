@@ -13,13 +13,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use bson::{Bson, Document, RawDocumentBuf, doc};
+use bson::{Bson, Document, RawDocument, RawDocumentBuf, doc};
 use quorate_node::{
     Answerer, Awaited, Command, CommandBody, CommandError, CommandFacts, Context, ErrorCode,
     Injection, Interrupt, Interruption, Outcome, Registered, Reply, WaitFor, tell_duration,
     tells_of_state_change,
 };
 use quorate_protocol::OpTimeAndWallTime;
+use quorate_protocol::bson_length::length_prefix;
 use tokio::sync::{Notify, watch};
 
 use crate::connection::{Connection, ConnectionError, error_body, is_hello, read_more};
@@ -167,7 +168,7 @@ impl Connection {
         }
         drop(operation);
         // A client takes an injected error for new only if it does not know better.
-        if !self.is_injected {
+        if !self.is_injected && !is_cursor_alone(&body) {
             self.shared.node.tell_topology_version(&mut body);
         }
         // What members say to each other has its own times.
@@ -612,6 +613,15 @@ impl Connection {
             }
         }
     }
+}
+
+/// Whether a reply is `{cursor: …, ok: 1}`, which tells of no change of a state. Most replies are.
+fn is_cursor_alone(reply: &RawDocument) -> bool {
+    const BEGIN: &[u8] = b"\x03cursor\0";
+    const END: &[u8] = b"\x01ok\0\0\0\0\0\0\0\xF0\x3F\0";
+    let fields = reply.as_bytes().get(size_of::<i32>()..);
+    let cursor = fields.and_then(|fields| fields.strip_prefix(BEGIN)?.strip_suffix(END));
+    cursor.is_some_and(|cursor| length_prefix(cursor) == Some(cursor.len()))
 }
 
 /// Tells a client that this server is about to end.

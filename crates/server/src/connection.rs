@@ -417,12 +417,12 @@ pub(crate) fn take_apart(message: &Message<'_>) -> Received {
 
 /// Refuses a message that does not say which database it is for.
 fn with_database(command: Command) -> Result<Command, CommandError> {
-    match command.body.get_text("$db") {
-        Some(_) => Ok(command),
-        None if command.body.contains_key("$db") => {
+    match command.body.has_text("$db") {
+        true => Ok(command),
+        false if command.body.contains_key("$db") => {
             Err(CommandError::type_mismatch("$db must be a string"))
         }
-        None => Err(CommandError::new(ErrorCode(40571), "OP_MSG requests require a $db argument")),
+        false => Err(CommandError::new(ErrorCode(40571), "OP_MSG requests require a $db argument")),
     }
 }
 

@@ -4,11 +4,11 @@ use std::cell::OnceCell;
 use std::sync::Arc;
 
 use bson::spec::BinarySubtype;
-use bson::{Bson, DateTime, Document, RawBsonRef, RawDocument, RawDocumentBuf};
+use bson::{Bson, DateTime, Document, RawDocument, RawDocumentBuf};
 use quorate_query::expression::{Compiler, Variables};
 use quorate_query::matcher::Matcher;
 use quorate_query::value::DocumentRef;
-use quorate_wire::to_bson_timestamp;
+use quorate_wire::{raw_fields, to_bson_timestamp};
 
 use crate::body::CommandBody;
 use crate::catalog::Collection;
@@ -79,10 +79,10 @@ impl WriteConcern {
     /// A concern of `w: 1` and `j` or one of them, which is what most clients send, read where it came.
     fn usual(concern: &RawDocument) -> Option<Self> {
         let (mut w, mut journal) = (None, None);
-        for field in concern.iter() {
-            match (field.ok()?, w, journal) {
-                ((name, RawBsonRef::Int32(1)), None, _) if name == "w" => w = Some(1),
-                ((name, RawBsonRef::Boolean(j)), _, None) if name == "j" => journal = Some(j),
+        for field in raw_fields(concern) {
+            match field.key() {
+                b"w" if w.is_none() && field.int32() == Some(1) => w = Some(1),
+                b"j" if journal.is_none() => journal = Some(field.boolean()?),
                 _ => return None,
             }
         }

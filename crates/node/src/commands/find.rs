@@ -13,7 +13,7 @@ use super::common::{
 };
 use crate::body::CommandBody;
 use crate::context::{Command, Outcome};
-use crate::cursors::{BatchName, CursorBatch, DocumentStream};
+use crate::cursors::{DocumentStream, reply_of_one};
 use crate::dispatch::Request;
 use crate::error::Result;
 use crate::fields::{Fields, to_raw};
@@ -104,10 +104,10 @@ fn look_up(
         return Ok(None);
     }
     let found = select::look_up(&collection, &view, id, &request.interrupt)?;
-    let batch = CursorBatch::of_one(found.as_ref().map(|found| &*found.document));
-    request.node.counters().returned(batch.count);
-    let (shown, time) = (namespace.parts(), request.at_cluster_time());
-    Ok(Some(Outcome::Reply(batch.into_reply(BatchName::First, 0, &shown, time)?.into())))
+    request.node.counters().returned(usize::from(found.is_some()));
+    let document = found.as_ref().map(|found| &*found.document);
+    let reply = reply_of_one(document, &namespace.parts(), request.at_cluster_time())?;
+    Ok(Some(Outcome::Reply(reply.into())))
 }
 
 fn cursor_options(request: &Request<'_>, fields: &Fields<'_>) -> Result<CursorOptions> {
