@@ -48,7 +48,7 @@ use crate::catalog::{Collection, Ident, Index};
 use crate::context::{Interrupt, Now};
 use crate::error::Result;
 use crate::generator::Generator;
-use crate::index_keys::DocumentKeys;
+use crate::index_keys::{DocumentKeys, leading_id};
 use crate::namespace::Namespace;
 use crate::node::Node;
 use crate::records::{DocumentBytes, EMPTY_DOCUMENT, View, index_entry, record_key};
@@ -687,8 +687,7 @@ impl<'n> Writer<'n> {
 
     /// The document with an `_id` as its first field, made up if there is none.
     fn with_id(&mut self, document: DocumentBytes) -> Result<DocumentBytes> {
-        let first = document.iter_elements().next();
-        if first.is_some_and(|element| element.is_ok_and(|element| element.key() == "_id")) {
+        if leading_id(&document).is_some() {
             return Ok(document);
         }
         let mut completed = RawDocumentBuf::new();

@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
+use bson::spec::ElementType;
 use bson::{Bson, Document, RawBsonRef, RawDocument};
 use quorate_query::matcher::failure;
 use quorate_query::value::DocumentRef;
 
 use crate::catalog::{Collection, Index, Validator};
 use crate::error::{CommandError, ErrorCode, Result};
-use crate::index_keys::{DocumentKeys, document_keys, plain_key};
+use crate::index_keys::{DocumentKeys, document_keys, leading_id, plain_key};
 use crate::structure::{Depth, check_document_bytes, malformed};
 use crate::writer::Writer;
 
@@ -90,6 +91,11 @@ pub(crate) fn check_document(document: &RawDocument) -> Result<()> {
     refuse_if!(size > MAX_DOCUMENT_BYTES => BSON_OBJECT_TOO_LARGE,
         "object to insert too large. size in bytes: {size}, max size: {MAX_DOCUMENT_BYTES}");
     check_document_bytes(document.as_bytes(), Depth::STORED)?;
+    // Nearly every document begins with an `_id` of a type that needs no other look.
+    let kind = leading_id(document).map(|(kind, _)| kind);
+    if kind.is_some_and(|kind| !QUESTIONABLE_IDS.contains(&kind)) {
+        return Ok(());
+    }
     match document.get("_id") {
         Ok(Some(RawBsonRef::Array(_))) => Err(invalid_id("array")),
         Ok(Some(RawBsonRef::RegularExpression(_))) => Err(invalid_id("regex")),
@@ -98,6 +104,14 @@ pub(crate) fn check_document(document: &RawDocument) -> Result<()> {
         _ => Ok(()),
     }
 }
+
+/// The types of an `_id` that cannot identify, or only if they hold nothing that is forbidden.
+const QUESTIONABLE_IDS: [ElementType; 4] = [
+    ElementType::Array,
+    ElementType::RegularExpression,
+    ElementType::Undefined,
+    ElementType::EmbeddedDocument,
+];
 
 /// Operators are no names, except for those of a reference to another document.
 fn check_id_names(id: &RawDocument) -> Result<()> {
