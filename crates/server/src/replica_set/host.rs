@@ -76,6 +76,23 @@ fn tell_standing(node: &Node, parts: &Parts) {
     }));
 }
 
+/// Tells of entries that were appended: those who wait for commits, the followers, and the syncing thread.
+fn tell_appends(node: &Node, parts: &Parts, syncer: Syncer) {
+    let (commits, followers) = (parts.commits.clone(), Arc::clone(&parts.followers));
+    let known = Arc::downgrade(&parts.node);
+    node.on_append(Box::new(move |_, author| {
+        let Some(node) = known.upgrade() else { return };
+        if commits.receiver_count() > 0 {
+            commits.send_replace(node.durability().0.as_u64());
+        }
+        // First to the followers: what they do takes longer than a sync here.
+        followers.push(&node);
+        if author == Author::Here {
+            syncer.wake();
+        }
+    }));
+}
+
 /// Runs a member until its process ends or it cannot go on.
 pub(super) async fn run(parts: Parts) -> Result<(), String> {
     let thread_failed = |error: std::io::Error| format!("a thread cannot be started: {error}");
@@ -92,19 +109,7 @@ pub(super) async fn run(parts: Parts) -> Result<(), String> {
     tell_standing(node, &parts);
     let failing = syncer.clone();
     node.on_disk_failure(Box::new(move |why| failing.fail(why)));
-    let (wake, followers) = (syncer.clone(), Arc::clone(&parts.followers));
-    let (commits, known) = (parts.commits.clone(), Arc::downgrade(node));
-    node.on_append(Box::new(move |_, author| {
-        let Some(node) = known.upgrade() else { return };
-        if commits.receiver_count() > 0 {
-            commits.send_replace(node.durability().0.as_u64());
-        }
-        // First to the followers: what they do takes longer than a sync here.
-        followers.push(&node);
-        if author == Author::Here {
-            wake.wake();
-        }
-    }));
+    tell_appends(node, &parts, syncer.clone());
     let now = parts.clock.now();
     let seed = now.wall.as_millis().unsigned_abs() ^ (u64::from(std::process::id()) << 32);
     let (options, progress) = (parts.member_options.clone(), parts.clone_progress.clone());
