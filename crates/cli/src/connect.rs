@@ -103,7 +103,7 @@ pub(crate) fn failed(error: &Error, uri: &str) -> Failure {
         true => text,
         false if matches!(error.kind(), ErrorKind::Command { .. } | ErrorKind::Write(_)) => {
             let step = match error.code().map(ServerCode) {
-                // Nobody has logged in.
+                // The client has not logged in.
                 Some(ServerCode::UNAUTHORIZED) if text.contains("requires authentication") => {
                     "log in with mongodb://USER:PASSWORD@ at the beginning of the connection string"
                 }

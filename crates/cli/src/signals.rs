@@ -65,7 +65,7 @@ pub(crate) fn stop() -> Result<impl Future<Output = ()>> {
     })
 }
 
-/// Ready when nobody reads stdout any more, as behind `| head -1`. A command that writes only now and then would learn of it with
+/// Ready when the reader of stdout has gone, as behind `| head -1`. A command that writes only now and then would learn of it with
 /// its next line.
 pub(crate) async fn reader_gone() {
     match watched_stdout() {
