@@ -156,7 +156,10 @@ fn a_shell_completes_remembers_and_gives_the_terminal_back() {
     tmux.press("C-c");
     tmux.enter("exit");
     tmux.wait_for("end", |shown| shown.contains("code 0"));
-    tmux.enter(&format!("clear; {begin}"));
+    // The prompts and commands of the first shell must not pass for those of the second.
+    tmux.enter("clear");
+    tmux.wait_for("an empty screen", |shown| !shown.contains("shop>"));
+    tmux.enter(&begin);
     tmux.wait_for("prompt", has_prompt);
     tmux.press("Up");
     tmux.press("Up");
