@@ -195,23 +195,30 @@ impl OplogStream {
 
     /// How much longer something may gather behind the last message.
     fn left_to_gather(&self) -> Option<Duration> {
-        match self.sending.try_lock() {
-            Some(sending) => sending.left_to_gather(),
+        let (left, is_writable) = match self.sending.try_lock() {
+            Some(sending) => (sending.left_to_gather(), sending.writer.is_some()),
             // A thread makes the next message.
-            None => Some(GATHERING),
-        }
+            None => return Some(GATHERING),
+        };
+        // A thread that met the lock taken has left its news here.
+        let has_news = is_writable && self.news.load(Ordering::SeqCst);
+        left.or_else(|| has_news.then_some(Duration::ZERO))
     }
 
     /// Returns when the task may have something to do.
     pub(crate) async fn wait(&self, node: &Node, role: &mut watch::Receiver<RoleView>) {
         let until = {
             let sending = self.sending.lock();
-            if sending.is_work_left() || self.news.load(Ordering::SeqCst) {
+            if sending.is_work_left() {
                 return;
             }
-            let gathers = sending.due(node, &self.view.borrow()) == Due::Soon;
-            sending.since + if gathers { GATHERING } else { KEEP_ALIVE }
+            let rests = sending.due(node, &self.view.borrow()) == Due::Nothing;
+            sending.since + if rests { KEEP_ALIVE } else { GATHERING }
         };
+        // A thread that met the lock taken has left its news here.
+        if self.news.load(Ordering::SeqCst) {
+            return;
+        }
         tokio::select! {
             biased;
             () = self.wake.notified() => {}
@@ -575,6 +582,41 @@ mod tests {
             pair.step().await;
         }
         assert_eq!(pair.received().await, 1);
+    }
+
+    /// The time of what gathered may be up when the task begins to wait.
+    #[tokio::test]
+    async fn the_task_does_not_rest_on_what_is_due() {
+        let mut pair = Pair::new().await;
+        pair.step().await;
+        assert_eq!(pair.received().await, 1);
+        pair.commit();
+        pair.append(10);
+        let (_role, mut role) = watch::channel(view().role());
+        let waiting = pair.stream.wait(&pair.node, &mut role);
+        tokio::time::timeout(KEEP_ALIVE / 2, waiting).await.expect("the task wakes by itself");
+    }
+
+    /// The timer may hold a stream while a thread has news for it.
+    #[tokio::test]
+    async fn the_timer_looks_at_news_that_came_while_it_looked() {
+        let mut pair = Pair::new().await;
+        pair.step().await;
+        assert_eq!(pair.received().await, 1);
+        let long_ago = Instant::now() - KEEP_ALIVE;
+        pair.stream.sending.lock().since = long_ago;
+        assert_eq!(pair.stream.left_to_gather(), None);
+        pair.commit();
+        pair.append(10);
+        let held = pair.stream.sending.lock();
+        pair.push();
+        drop(held);
+        assert_eq!(pair.stream.left_to_gather(), Some(Duration::ZERO));
+        let writer = pair.stream.sending.lock().writer.take();
+        assert_eq!(pair.stream.left_to_gather(), None, "the task looks when it has written");
+        pair.stream.sending.lock().writer = writer;
+        pair.followers.pace.ask();
+        assert_eq!(pair.received_in_time().await, 1);
     }
 
     /// What the socket does not take at once, and what is too much for a push, is left to the task, in its order.
