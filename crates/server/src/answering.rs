@@ -28,7 +28,7 @@ use crate::host_info::host_info;
 use crate::logging::get_log;
 use crate::memory::set_thrift;
 use crate::patience::Patience;
-use crate::replica_set::{ReadConcern, Wanted, is_statement, write_concern_error};
+use crate::replica_set::{ReadConcern, Unforced, Wanted, is_statement, write_concern_error};
 use crate::server::Shared;
 use crate::write_gate::Entered;
 
@@ -110,9 +110,19 @@ struct Admitted<'s> {
     session: Option<Arc<CommandBody>>,
     read_concern: Option<ReadConcern>,
     write_concern: Option<Wanted>,
+    /// Entries of the command that this connection forces to disk.
+    unforced: Option<Unforced>,
     patience: Patience<'s>,
     /// How much time the client gives it, and since when.
     limit: Option<(Duration, Instant)>,
+}
+
+impl Admitted<'_> {
+    /// Whether the connection has nothing to do until other members have what the command writes. A client that gave a time
+    /// is answered when it is up, however long the disk takes.
+    fn may_force(&self) -> bool {
+        self.limit.is_none() && self.write_concern.as_ref().is_some_and(|wanted| !wanted.is_timed())
+    }
 }
 
 /// Frees what a command that was stopped leaves, once it has an answer or the connection's task ends: that may
@@ -220,7 +230,8 @@ impl Connection {
             // A member that refused the command because of its state has nothing to wait for.
             let refused = op_time.is_none() && tells_of_state_change(&body);
             if let Some(wanted) = admitted.write_concern.take().filter(|_| !refused) {
-                let acknowledged = async { Ok(set.acknowledge(wanted, op_time).await) };
+                let unforced = admitted.unforced.take();
+                let acknowledged = async { Ok(set.acknowledge(wanted, op_time, unforced).await) };
                 // The write was done, whatever becomes of the waiting.
                 let waited = admitted.patience.wait(acknowledged).await;
                 let was_done = op_time.is_some() || admitted.retryable;
@@ -354,8 +365,16 @@ impl Connection {
         // Statements of a transaction are not repeated by themselves.
         let retryable = command.body.contains_key("txnNumber") && !is_statement(&command);
         let session = retryable.then(|| Arc::clone(&command.body));
-        let admitted =
-            Admitted { writes, retryable, session, read_concern, write_concern, patience, limit };
+        let admitted = Admitted {
+            writes,
+            retryable,
+            session,
+            read_concern,
+            write_concern,
+            unforced: None,
+            patience,
+            limit,
+        };
         Ok((admitted, command))
     }
 
@@ -373,7 +392,7 @@ impl Connection {
         let mut events = again.as_ref().map(|_| Events::of(shared));
         let entered = self.enter(shared, admitted, command.name(), context).await?;
         context.interrupt.set_waiting(false);
-        let mut outcome = self.run_command(context, command, &admitted.patience).await?;
+        let mut outcome = self.run_command(context, command, admitted).await?;
         drop(entered);
         if let (Some((limit, began)), Outcome::Reply(reply)) = (admitted.limit, &outcome) {
             shared.node.keep_time_left(reply, limit.saturating_sub(began.elapsed()));
@@ -391,7 +410,7 @@ impl Connection {
             context.may_wait = news;
             context.now = shared.clock.now();
             again = news.then(|| command.clone());
-            outcome = self.run_command(context, command, &admitted.patience).await?;
+            outcome = self.run_command(context, command, admitted).await?;
         }
         if admitted.session.take().is_some_and(|command| shared.node.take_cut_off(&command)) {
             return Err(Ended::Close);
@@ -452,23 +471,29 @@ impl Connection {
         &mut self,
         context: &Context,
         command: Command,
-        patience: &Patience<'_>,
+        admitted: &mut Admitted<'_>,
     ) -> Result<Outcome, Ended> {
-        let shared = patience.shared;
+        let shared = admitted.patience.shared;
         let node = &shared.node;
         let kills = command.facts().is_some_and(CommandFacts::may_interrupt_others);
         let breaks = command.name() == "configureFailPoint";
         let outcome = match node.is_long(&command) {
-            true => self.run_aside(context, command, patience).await?,
+            true => self.run_aside(context, command, &admitted.patience).await?,
             false => {
                 let again = command.clone_if_it_may_turn_long();
-                let outcome = match command.may_write() {
-                    true => shared.writers.run(|| node.run(context, command)).await,
-                    false => node.run(context, command),
+                let outcome = match (command.may_write(), &shared.replica_set) {
+                    (true, Some(set)) if admitted.may_force() => {
+                        let run = || set.run_write(|| node.run(context, command));
+                        let (outcome, unforced) = shared.writers.run(run).await;
+                        admitted.unforced = unforced;
+                        outcome
+                    }
+                    (true, _) => shared.writers.run(|| node.run(context, command)).await,
+                    (false, _) => node.run(context, command),
                 };
                 match (outcome, again) {
                     (Outcome::Long, Some(again)) => {
-                        self.run_aside(context, again, patience).await?
+                        self.run_aside(context, again, &admitted.patience).await?
                     }
                     (outcome, _) => outcome,
                 }

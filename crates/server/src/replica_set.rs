@@ -19,6 +19,7 @@ mod forwarding;
 mod host;
 mod inbox;
 mod initial_sync;
+mod log_sync;
 mod oplog_buffer;
 mod pace;
 mod peers;
@@ -57,6 +58,8 @@ use crate::write_gate::WriteGate;
 
 pub(crate) use cut::Cut;
 use inbox::Inbox;
+use log_sync::Syncer;
+pub(crate) use log_sync::{Unforced, withdraw_offer};
 pub(crate) use read_concern::ReadConcern;
 pub(crate) use source::Step;
 use source::{Followers, Following, OplogStream};
@@ -127,6 +130,8 @@ pub(crate) struct ReplicaSet {
     committed: watch::Receiver<OpTimeAndWallTime>,
     /// Tells that the commit point has moved while change streams wait.
     streams: Arc<Notify>,
+    /// Forces to disk what clients wrote.
+    syncer: Syncer,
     progress: CloneProgress,
     next_waiter: AtomicU64,
     parts: Lock<Option<host::Parts>>,
@@ -168,6 +173,7 @@ impl ReplicaSet {
         let (standing_sender, standing) = watch::channel(node.standing());
         let (committed_sender, committed) = watch::channel(node.standing().commit_point);
         let streams = Arc::<Notify>::default();
+        let syncer = Syncer::default();
         let progress = CloneProgress::default();
         let parts = host::Parts {
             clone_progress: progress.clone(),
@@ -184,6 +190,7 @@ impl ReplicaSet {
             standing: standing_sender,
             committed: committed_sender,
             streams: Arc::clone(&streams),
+            syncer: syncer.clone(),
             topology,
             commits,
             farewells,
@@ -202,6 +209,7 @@ impl ReplicaSet {
             standing,
             committed,
             streams,
+            syncer,
             progress,
             next_waiter,
             parts,

@@ -4,12 +4,15 @@
 //! until it is woken, which costs as much as the write. So commands wait for their turn before they run,
 //! and the worker does other work meanwhile. Half of the workers may run writes at a time.
 //!
-//! A write that waits for a transaction to end gives its turn back: the transaction needs one to end.
+//! A write that waits for a transaction to end gives its turn back: the transaction needs one to end. What it has
+//! written so far is forced to disk by another thread.
 
 use std::cell::Cell;
 use std::sync::Arc;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::replica_set::withdraw_offer;
 
 thread_local! {
     /// The turn of the write that runs on this thread.
@@ -47,6 +50,7 @@ impl Drop for EndOfTurn {
 /// Blocks this thread for a command. Other tasks of its worker go on, and so do other writes.
 pub(crate) fn block(run: &mut dyn FnMut()) {
     drop(TURN.take());
+    withdraw_offer();
     tokio::task::block_in_place(run);
 }
 

@@ -23,9 +23,10 @@ use tokio::time::Instant;
 
 use super::fetching::{Fetch, Wanted};
 use super::initial_sync::InitialSync;
+use super::log_sync::Syncer;
 use super::peers::Peers;
 use super::source::Followers;
-use super::threads::{Applier, Syncer, Worker};
+use super::threads::{Applier, Worker};
 use super::write_concern::Acknowledgement;
 use super::{Answer, Inbox, Message, RoleView, copying, fetching};
 use crate::clock::Clock;
@@ -53,6 +54,7 @@ pub(super) struct Parts {
     pub(super) committed: watch::Sender<OpTimeAndWallTime>,
     /// Tells that the commit point has moved while change streams wait.
     pub(super) streams: Arc<Notify>,
+    pub(super) syncer: Syncer,
     pub(super) topology: watch::Sender<()>,
     /// Wakes cursors that wait for documents.
     pub(super) commits: watch::Sender<u64>,
@@ -77,8 +79,9 @@ fn tell_standing(node: &Node, parts: &Parts) {
 }
 
 /// Tells of entries that were appended: those who wait for commits, the followers, and the syncing thread.
-fn tell_appends(node: &Node, parts: &Parts, syncer: Syncer) {
+fn tell_appends(node: &Node, parts: &Parts) {
     let (commits, followers) = (parts.commits.clone(), Arc::clone(&parts.followers));
+    let syncer = parts.syncer.clone();
     let known = Arc::downgrade(&parts.node);
     node.on_append(Box::new(move |_, author| {
         let Some(node) = known.upgrade() else { return };
@@ -88,7 +91,7 @@ fn tell_appends(node: &Node, parts: &Parts, syncer: Syncer) {
         // First to the followers: what they do takes longer than a sync here.
         followers.push(&node);
         if author == Author::Here {
-            syncer.wake();
+            syncer.log_has_grown();
         }
     }));
 }
@@ -104,12 +107,12 @@ pub(super) async fn run(parts: Parts) -> Result<(), String> {
         Applier::start(Arc::clone(node), inbox.clone(), parts.clock.clone(), gate, directory);
     let applier = applier.map_err(thread_failed)?;
     let persister = worker("persist").map_err(thread_failed)?;
-    let syncer = Syncer::default();
+    let syncer = parts.syncer.clone();
     syncer.start(Arc::clone(node), inbox.clone()).map_err(thread_failed)?;
     tell_standing(node, &parts);
     let failing = syncer.clone();
     node.on_disk_failure(Box::new(move |why| failing.fail(why)));
-    tell_appends(node, &parts, syncer.clone());
+    tell_appends(node, &parts);
     let now = parts.clock.now();
     let seed = now.wall.as_millis().unsigned_abs() ^ (u64::from(std::process::id()) << 32);
     let (options, progress) = (parts.member_options.clone(), parts.clone_progress.clone());

@@ -187,7 +187,7 @@ impl ReplicaSet {
     async fn prove_leadership(&self) -> Result<(), CommandError> {
         let proof = self.node.append_proof(self.clock.now())?;
         let wanted = Wanted::new(WriteConcern::majority());
-        match self.acknowledge(wanted, Some(proof.op_time)).await {
+        match self.acknowledge(wanted, Some(proof.op_time), None).await {
             None => Ok(()),
             Some(error) => Err(CommandError::new(
                 ErrorCode(error.get_i32("code").unwrap_or(ErrorCode::PRIMARY_STEPPED_DOWN.0)),

@@ -2,9 +2,9 @@
 //!
 //! The applier changes data in the order it is told: it joins what has gathered, commits it at once
 //! and forces it to disk. It has a thread, but a thread that brings a few entries and may wait for the
-//! disk applies them itself, which spares an entry two changes of thread. The persist thread stores votes, terms and configurations in their order. The syncing thread
-//! forces what clients wrote to disk, once for all that wrote meanwhile. The host hears of
-//! applied entries when they are on disk: one report to the source then tells both.
+//! disk applies them itself, which spares an entry two changes of thread. The persist thread stores votes, terms and
+//! configurations in their order. What clients wrote is forced to disk elsewhere (`log_sync`). The host hears of applied
+//! entries when they are on disk: one report to the source then tells both.
 
 use std::collections::VecDeque;
 use std::io;
@@ -14,14 +14,13 @@ use std::time::Duration;
 
 use quorate_member::DataChange;
 use quorate_node::{CommandError, ErrorCode, MAX_APPLY_ENTRIES, Node};
-use quorate_protocol::{Lock, OpTime};
+use quorate_protocol::Lock;
 use quorate_replication::Input;
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::Message;
 use super::copying::{RollbackFiles, wait_until_old_enough};
 use super::inbox::Inbox;
-use super::pace::GATHERING;
 use crate::bounded_channel::{BoundedSender, bounded_channel};
 use crate::clock::Clock;
 use crate::write_gate::{Entered, WriteGate};
@@ -328,108 +327,6 @@ fn waiting(change: &Change) -> &'static str {
     }
 }
 
-/// Wakes the syncing thread.
-#[derive(Clone, Default)]
-pub(super) struct Syncer(Arc<(Lock<Wanted>, Condvar)>);
-
-#[derive(Default)]
-struct Wanted {
-    sync: bool,
-    end: bool,
-    /// Why the store has stopped writing, if it has.
-    failed: Option<String>,
-    /// What others have committed, which is how a group is known to be over.
-    committed: OpTime,
-    /// The thread lets writes gather until this is committed.
-    gathering_behind: Option<OpTime>,
-}
-
-impl Syncer {
-    /// Starts the thread.
-    pub(super) fn start(&self, node: Arc<Node>, inbox: Inbox) -> io::Result<()> {
-        let shared = self.clone();
-        std::thread::Builder::new().name("quorate-log-sync".to_owned()).spawn(move || {
-            let mut synced = OpTime::NULL;
-            while shared.wait(synced) {
-                let failed = shared.failed();
-                match failed.map_or_else(|| node.sync_log().map_err(|error| error.message), Err) {
-                    Ok(positions) => {
-                        synced = positions.durable.op_time;
-                        inbox.post(Message::LogMoved);
-                    }
-                    Err(why) => return inbox.post(Message::Broken(why)),
-                }
-            }
-        })?;
-        Ok(())
-    }
-
-    /// The log has grown.
-    pub(super) fn wake(&self) {
-        let (wanted, condition) = &*self.0;
-        let mut wanted = wanted.lock();
-        let asleep = !std::mem::replace(&mut wanted.sync, true);
-        // A thread that is woken into a lock goes to sleep again.
-        drop(wanted);
-        if asleep {
-            condition.notify_one();
-        }
-    }
-
-    /// The store has stopped writing. The thread tells the host: the caller may hold the write lock.
-    pub(super) fn fail(&self, why: &str) {
-        let (wanted, condition) = &*self.0;
-        let mut wanted = wanted.lock();
-        wanted.sync = true;
-        wanted.failed.get_or_insert_with(|| why.to_owned());
-        drop(wanted);
-        condition.notify_one();
-    }
-
-    fn failed(&self) -> Option<String> {
-        self.0.0.lock().failed.clone()
-    }
-
-    /// A majority has the log up to here.
-    pub(super) fn committed(&self, committed: OpTime) {
-        let (wanted, condition) = &*self.0;
-        let mut wanted = wanted.lock();
-        wanted.committed = committed;
-        let over = wanted.gathering_behind.is_some_and(|behind| behind <= committed);
-        drop(wanted);
-        if over {
-            condition.notify_one();
-        }
-    }
-
-    /// Ends the thread.
-    pub(super) fn end(&self) {
-        let (wanted, condition) = &*self.0;
-        wanted.lock().end = true;
-        condition.notify_one();
-    }
-
-    /// Returns when it is time to sync, or false at the end. While what was synced last is not
-    /// committed, writes gather: the next sync could not be acknowledged before anyway.
-    fn wait(&self, synced: OpTime) -> bool {
-        let (wanted, condition) = &*self.0;
-        let mut wanted = wanted.lock();
-        while !wanted.sync && !wanted.end {
-            wanted = condition.wait(wanted).unwrap_or_else(PoisonError::into_inner);
-        }
-        if wanted.committed < synced && !wanted.end {
-            wanted.gathering_behind = Some(synced);
-            let gathered = condition.wait_timeout_while(wanted, GATHERING, |wanted| {
-                wanted.committed < synced && !wanted.end
-            });
-            wanted = gathered.unwrap_or_else(PoisonError::into_inner).0;
-            wanted.gathering_behind = None;
-        }
-        wanted.sync = false;
-        !wanted.end
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::time::{Duration, Instant};
@@ -440,7 +337,7 @@ mod tests {
     use quorate_node::{
         Command, Context, Horizons, NodeOptions, Outcome, Published, entry_position,
     };
-    use quorate_protocol::{HelloReply, MemberState, ObjectId, TopologyVersion};
+    use quorate_protocol::{HelloReply, MemberState, ObjectId, OpTime, TopologyVersion};
     use quorate_replication::MemberHello;
     use quorate_storage::{DiskOptions, DiskStore, SimulatedFiles};
 

@@ -12,7 +12,7 @@ use quorate_replication::{
 use tokio::sync::oneshot;
 
 use super::commands::whole;
-use super::{Inbox, Message, ReplicaSet};
+use super::{Inbox, Message, ReplicaSet, Unforced};
 
 /// `{ w: "majority" }`, which most commands ask for.
 const MAJORITY: &[u8] = b"\x15\0\0\0\x02w\0\x09\0\0\0majority\0\0";
@@ -52,6 +52,11 @@ pub(crate) struct Wanted {
 impl Wanted {
     pub(super) fn new(concern: WriteConcern) -> Self {
         Self { concern, without_entry: true }
+    }
+
+    /// Whether the client waits for a limited time.
+    pub(crate) fn is_timed(&self) -> bool {
+        self.concern.timeout.is_some()
     }
 }
 
@@ -146,11 +151,13 @@ impl ReplicaSet {
         self.inspect(check).await.map(drop)
     }
 
-    /// Waits for the acknowledgement of a write. Gives the error to add to its reply, if any.
+    /// Waits for the acknowledgement of a write, and forces what it left to this connection. Gives the error to add to its
+    /// reply, if any.
     pub(crate) async fn acknowledge(
         &self,
         wanted: Wanted,
         op_time: Option<OpTime>,
+        unforced: Option<Unforced>,
     ) -> Option<Document> {
         let op_time = match op_time {
             Some(op_time) => op_time,
@@ -168,6 +175,9 @@ impl ReplicaSet {
             answer,
         }));
         let waiting = Waiting { inbox: &self.inbox, waiter };
+        if let Some(unforced) = unforced {
+            unforced.force(&self.node, &self.inbox);
+        }
         let result = answered.await.unwrap_or(Err(WriteConcernError::ShutdownInProgress));
         std::mem::forget(waiting);
         let error = result.err()?;
