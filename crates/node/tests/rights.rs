@@ -8,6 +8,7 @@ use bson::{Bson, Document, doc};
 use quorate_node::Context;
 use support::{Member, context};
 
+const BAD_VALUE: i32 = 2;
 const UNAUTHORIZED: i32 = 13;
 
 fn code(member: &Member, context: &Context, command: Document) -> Option<i32> {
@@ -59,6 +60,35 @@ fn users_see_themselves_without_a_right() {
     for whom in others {
         assert_eq!(code(&member, &user, asked(whom.clone())), Some(UNAUTHORIZED), "{whom}");
     }
+}
+
+/// A request of several meanings is refused: the right to one of them does not open the others.
+#[test]
+fn a_user_who_asks_about_itself_is_shown_nobody_else() {
+    let member = Member::guarded();
+    let admin = member.log_in("admin", &[("root", "admin")]);
+    let user = member.log_in("user", &[]);
+    let own = doc! {"user": "CN=user", "db": "$external"};
+    for more in [
+        doc! {"forAllDBs": false},
+        doc! {"forAllDBs": true},
+        doc! {"forAllDBs": Bson::Null},
+        doc! {"role": "read"},
+    ] {
+        let mut whom = own.clone();
+        whom.extend(more);
+        let asked = doc! {"usersInfo": whom, "$db": "$external"};
+        assert_eq!(code(&member, &user, asked.clone()), Some(UNAUTHORIZED), "{asked}");
+        assert_eq!(code(&member, &admin, asked.clone()), Some(BAD_VALUE), "{asked}");
+    }
+    let none = doc! {"usersInfo": {"forAllDBs": false}, "$db": "$external"};
+    assert_eq!(code(&member, &admin, none), Some(BAD_VALUE));
+    let role = |asked: Document| doc! {"rolesInfo": asked, "$db": "db"};
+    let more = doc! {"role": "read", "db": "db", "forAllDBs": true};
+    let reader = member.log_in("reader", &[("read", "db")]);
+    assert_eq!(code(&member, &reader, role(doc! {"role": "read", "db": "db"})), None);
+    assert_eq!(code(&member, &reader, role(more.clone())), Some(UNAUTHORIZED));
+    assert_eq!(code(&member, &admin, role(more)), Some(BAD_VALUE));
 }
 
 /// The manual, `listCollections`: `nameOnly` with `authorizedCollections` needs no right, and shows what the rights

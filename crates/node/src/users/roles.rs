@@ -32,6 +32,14 @@ impl Role {
         Some(Self { name: name.to_owned(), database: database.to_owned() })
     }
 
+    /// The same of a client that asks for a role, by its name and its database alone.
+    pub(crate) fn asked(value: &Bson, database: &str) -> Option<Self> {
+        match value {
+            Bson::Document(role) if role.len() != 2 => None,
+            value => Self::parse(value, database),
+        }
+    }
+
     /// The built-in roles of a database.
     pub(crate) fn built_in(database: &str) -> Vec<Self> {
         let admin = if database == "admin" { &ADMIN_ROLES[..] } else { &[] };
