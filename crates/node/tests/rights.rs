@@ -273,6 +273,58 @@ fn local_and_config_are_outside_the_roles_for_any_database() {
     assert_eq!(code(&member, &monitor, oplog), Some(UNAUTHORIZED));
 }
 
+/// The manual's page on built-in roles: those that watch or administer the server read the collections of `config`
+/// but those of the system, and of `local` those about the set.
+#[test]
+fn roles_about_the_server_read_no_documents_of_users_in_config_and_local() {
+    let member = Member::guarded();
+    let root = member.log_in("root", &[("root", "admin")]);
+    let reads = |database: &str, collection: &str| {
+        let join = doc! {"$unionWith": collection};
+        let inside = doc! {"$lookup": {"from": "c", "pipeline": [join.clone()], "as": "j"}};
+        let pipeline = |collection: &str, stages: Vec<Document>| {
+            doc! {"aggregate": collection, "pipeline": stages, "cursor": {}}
+        };
+        let commands = [
+            doc! {"find": collection},
+            doc! {"count": collection},
+            doc! {"distinct": collection, "key": "preImage"},
+            doc! {"explain": {"find": collection}},
+            pipeline(collection, Vec::new()),
+            pipeline("system.replset", vec![join]),
+            pipeline("settings", vec![inside]),
+        ];
+        commands.map(|mut command| {
+            command.insert("$db", database);
+            command
+        })
+    };
+    for role in ["clusterMonitor", "clusterManager", "clusterAdmin", "hostManager"] {
+        let user = member.log_in(role, &[(role, "admin")]);
+        for (database, collection) in [
+            ("config", "system.preimages"),
+            ("config", "system.profile2"),
+            ("local", "replset.sessions."),
+            ("local", "replset.sessions.00ff"),
+            ("local", "oplog.rs"),
+        ] {
+            for command in reads(database, collection) {
+                let refused = code(&member, &user, command.clone());
+                assert_eq!(refused, Some(UNAUTHORIZED), "{role}: {command}");
+                assert_ne!(code(&member, &root, command.clone()), Some(UNAUTHORIZED), "{command}");
+            }
+        }
+        for (database, collection) in [
+            ("config", "settings"),
+            ("config", "transactions"),
+            ("local", "system.replset"),
+            ("local", "replset.election"),
+        ] {
+            member.expect(&user, doc! {"find": collection, "$db": database});
+        }
+    }
+}
+
 #[test]
 fn a_rename_takes_rights_on_both_sides() {
     let member = Member::guarded();
