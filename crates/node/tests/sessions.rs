@@ -406,6 +406,48 @@ fn numbers(member: &Member, direction: i32) -> Vec<i64> {
     rows.iter().map(|row| row.get_i64("txnNum").unwrap()).collect()
 }
 
+/// The manual, `config.transactions`: it is read as any collection is.
+#[test]
+fn every_command_that_reads_sees_the_rows_of_sessions() {
+    let member = with_rows((1..=3).map(|session| number_row(session, i64::from(session))));
+    assert_eq!(numbers(&member, 1), [1, 2, 3]);
+    let ok = |command: Document| member.ok(on_config(command));
+    let above = doc! {"txnNum": {"$gt": 1}};
+    let count = |command: Document| ok(command).get_i32("n").unwrap();
+    assert_eq!(count(doc! {"count": "transactions"}), 3);
+    assert_eq!(count(doc! {"count": "transactions", "query": above.clone()}), 2);
+    assert_eq!(count(doc! {"count": "transactions", "skip": 1, "limit": 1}), 1);
+    let distinct = ok(doc! {"distinct": "transactions", "key": "txnNum", "query": above.clone()});
+    assert_eq!(distinct.get_array("values").unwrap().len(), 2);
+    let size = member.ok(doc! {"dataSize": "config.transactions"});
+    assert_eq!(size.get_i64("numObjects").unwrap(), 3);
+    assert_eq!(ok(doc! {"collStats": "transactions"}).get_i64("count").unwrap(), 3);
+    let explained = ok(doc! {"explain": {"find": "transactions", "filter": above.clone()}});
+    let stats = explained.get_document("executionStats").unwrap();
+    assert_eq!(stats.get_i64("nReturned").unwrap(), 2);
+
+    let found = |from: bson::Bson, stages: Vec<Document>| {
+        let reply = ok(doc! {"aggregate": from, "pipeline": stages, "cursor": {}});
+        let batch = reply.get_document("cursor").unwrap().get_array("firstBatch").unwrap().clone();
+        batch.into_iter().map(|row| row.as_document().unwrap().clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(found("transactions".into(), Vec::new()).len(), 3);
+    assert_eq!(found("transactions".into(), vec![doc! {"$match": above}]).len(), 2);
+    let counted = vec![doc! {"$count": "n"}];
+    assert_eq!(found("transactions".into(), counted.clone()), [doc! {"n": 3}]);
+    let figures = found("transactions".into(), vec![doc! {"$collStats": {"count": {}}}]);
+    assert_eq!(figures[0].get_i64("count").unwrap(), 3);
+    let one = doc! {"$documents": [{"_id": 0}]};
+    let union = vec![one.clone(), doc! {"$unionWith": "transactions"}, counted[0].clone()];
+    assert_eq!(found(1.into(), union), [doc! {"n": 4}]);
+    let join = doc! {"$lookup": {"from": "transactions", "pipeline": [], "as": "all"}};
+    let joined = found(1.into(), vec![one, join]);
+    assert_eq!(joined[0].get_array("all").unwrap().len(), 3);
+    ok(doc! {"create": "v", "viewOn": "transactions", "pipeline": []});
+    assert_eq!(member.find(on_config(doc! {"find": "v"})).len(), 3);
+    assert_eq!(count(doc! {"count": "v"}), 3);
+}
+
 #[test]
 fn no_session_is_left_out_of_what_is_shown() {
     /// More than one read was shown before.
