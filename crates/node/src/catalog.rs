@@ -45,6 +45,9 @@ const DROPPED_ROW: u8 = b'd';
 pub(crate) struct Ident(pub(crate) u64);
 
 impl Ident {
+    /// That of collections that are made as they are read. No stored one has it.
+    pub(crate) const MADE_UP: Self = Self(u64::MAX);
+
     /// The bytes of an ident.
     pub(crate) const LENGTH: usize = 8;
 

@@ -27,7 +27,7 @@ use quorate_wire::{timestamp_from, to_bson_timestamp};
 
 pub(crate) use self::feed::Feed;
 use self::images::StoredImages;
-pub(crate) use self::images::{IMAGE_ROW, check_images_option, keeps_images, shown_images};
+pub(crate) use self::images::{IMAGE_ROW, check_images_option, image_rows, keeps_images};
 pub(crate) use self::open::{is_change_stream, open};
 pub use self::room::{Awaited, StreamWait, Wake};
 use self::room::{Passed, shows};

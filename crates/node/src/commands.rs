@@ -111,7 +111,7 @@ pub(crate) static TABLE: &[CommandFacts] = &[
         ]),
     command("rolesInfo", roles::roles_info, "the roles there are, and what they allow")
         .reads(UserAdmin)
-        .on(touched::users)
+        .on(touched::roles)
         .fields(&["showPrivileges", "showBuiltinRoles", "showAuthenticationRestrictions"]),
     command("_mergeAuthzCollections", merge_users::merge, "puts the users of a dump in place")
         .writes(MergeUsers)

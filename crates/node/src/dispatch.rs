@@ -72,7 +72,7 @@ impl Request<'_> {
             Some(moment) => moment.read(namespace),
             None => self.node.read(namespace),
         };
-        match made_up_collection(self.node, namespace, &view)? {
+        match made_up_collection(self.node.facts_keyspace(), namespace, &view)? {
             Some((collection, view)) => Ok((Some(collection), view)),
             None => Ok((collection, view)),
         }

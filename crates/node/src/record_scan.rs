@@ -147,7 +147,8 @@ impl<E: Examiner> RecordScan<E> {
                 Box::new(ScanWalk::from(view.scan_records(collection, direction)?))
             }
         };
-        let divides = direction == Direction::Forward && !view.is_history(collection);
+        let is_stored = collection != Ident::MADE_UP && !view.is_history(collection);
+        let divides = direction == Direction::Forward && is_stored;
         Ok(Self {
             source: Arc::new(Source { view, collection, examiner, interrupt }),
             items: Vec::new().into_iter(),

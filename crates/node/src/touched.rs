@@ -12,7 +12,7 @@ use crate::command_table::{Access, CommandFacts, Effect, find};
 use crate::error::Result;
 use crate::fields::whole_number;
 use crate::namespace::PROFILE_COLLECTION;
-use crate::users::{USERS, VERSIONS};
+use crate::users::{AskedUsers, Role, USERS, VERSIONS};
 
 /// Stands for all databases: only roles that reach beyond one database give rights on it.
 pub(crate) const EVERY_DATABASE: &str = "";
@@ -239,15 +239,26 @@ pub(crate) fn listed(asked: Asked<'_>, visit: &mut Visit<'_>) -> Result<()> {
     visit(Touch { access, ..touch(facts, database, None) })
 }
 
-/// The databases whose users or roles are asked for.
+/// The databases whose users are asked for. What asks for no users is refused by the command.
 pub(crate) fn users(asked: Asked<'_>, visit: &mut Visit<'_>) -> Result<()> {
     let Asked { facts, body, database } = asked;
-    let mut one = |whom: &Bson| match whom {
-        Bson::Document(user) if user.contains_key("forAllDBs") => {
-            visit(touch(facts, EVERY_DATABASE, None))
+    let mut one = |database: &str| visit(touch(facts, database, None));
+    match AskedUsers::parse(body.first(), database) {
+        Ok(AskedUsers::OfAllDatabases) => one(EVERY_DATABASE),
+        Ok(AskedUsers::One(user)) => one(user.database),
+        Ok(AskedUsers::Several(users)) if !users.is_empty() => {
+            users.iter().try_for_each(|user| one(user.database))
         }
-        Bson::Document(user) => visit(touch(facts, user.get_str("db").unwrap_or(database), None)),
-        _ => visit(touch(facts, database, None)),
+        Ok(AskedUsers::OfDatabase | AskedUsers::Several(_)) | Err(_) => one(database),
+    }
+}
+
+/// The databases whose roles are asked for. What asks for no roles is refused by the command.
+pub(crate) fn roles(asked: Asked<'_>, visit: &mut Visit<'_>) -> Result<()> {
+    let Asked { facts, body, database } = asked;
+    let mut one = |value: &Bson| {
+        let role = Role::asked(value, database);
+        visit(touch(facts, role.as_ref().map_or(database, |role| &role.database), None))
     };
     match body.first() {
         Some(Bson::Array(several)) if !several.is_empty() => several.iter().try_for_each(one),

@@ -4,6 +4,7 @@
 //! whether a command may run. Without `authentication` in the options every client may do everything,
 //! and users can still log in.
 
+mod asked;
 #[cfg(test)]
 mod page;
 mod privileges;
@@ -21,6 +22,7 @@ use sha2::{Digest, Sha256};
 
 pub(crate) use quorate_authentication::ScramMechanism as Mechanism;
 
+pub(crate) use self::asked::{AskedUsers, UserName};
 pub(crate) use self::privileges::privileges;
 pub(crate) use self::roles::Role;
 pub(crate) use self::scram::{credentials_to_document, decoy_credentials, failed, scram_refused};
@@ -257,14 +259,9 @@ fn asks_about_itself(facts: &CommandFacts, command: &Command, who: &LoggedIn) ->
     if facts.name != "usersInfo" || command.body.contains_key("showCredentials") {
         return false;
     }
-    match command.body.first() {
-        Some(Bson::String(name)) => *name == who.name && command.database() == who.database,
-        Some(Bson::Document(user)) => {
-            let is = |field: &str, wanted: &str| user.get_str(field).is_ok_and(|it| it == wanted);
-            is("user", &who.name) && is("db", &who.database)
-        }
-        _ => false,
-    }
+    let asked = AskedUsers::parse(command.body.first(), command.database());
+    let own = UserName { name: &who.name, database: &who.database };
+    asked.is_ok_and(|asked| asked == AskedUsers::One(own))
 }
 
 /// Whether a user asks for roles that it has, which needs no right.
@@ -273,7 +270,7 @@ fn asks_about_own_roles(facts: &CommandFacts, command: &Command, roles: &[Role])
         return false;
     }
     let is_own = |value: &Bson| {
-        Role::parse(value, command.database()).is_some_and(|asked| roles.contains(&asked))
+        Role::asked(value, command.database()).is_some_and(|asked| roles.contains(&asked))
     };
     match command.body.first() {
         Some(Bson::Array(several)) => !several.is_empty() && several.iter().all(is_own),

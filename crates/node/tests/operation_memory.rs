@@ -3,6 +3,8 @@
 
 #![allow(clippy::print_stdout, clippy::unwrap_used)]
 
+mod support;
+
 use std::sync::Arc;
 
 use bson::{Bson, Document, bson, doc};
@@ -363,4 +365,29 @@ fn of_more_documents() -> Pipelines {
 #[test]
 fn stages_allocate_no_more_than_they_charge() {
     all_within(of_documents().into_iter().chain(of_accumulators()).chain(of_more_documents()));
+}
+
+/// What a member keeps for change streams is lent row by row, however much of it there is.
+#[test]
+fn a_read_of_images_holds_no_more_than_it_shows() {
+    const IMAGES: usize = 64;
+    const IMAGE_BYTES: usize = 256 << 10;
+    let member = support::set::primary();
+    member.ok(doc! { "create": "c", "changeStreamPreAndPostImages": { "enabled": true } });
+    member.insert("c", vec![doc! { "_id": 0, "text": "x".repeat(IMAGE_BYTES) }]);
+    for n in 0..IMAGES {
+        let update = doc! { "q": { "_id": 0 }, "u": { "$set": { "n": n as i64 } } };
+        member.ok(doc! { "update": "c", "updates": [update] });
+    }
+    let stages = bson!([{ "$count": "n" }]);
+    for mut command in [
+        doc! { "find": "system.preimages", "batchSize": 1 },
+        doc! { "find": "system.preimages", "filter": { "_id": 1 } },
+        doc! { "count": "system.preimages", "query": { "preImage.n": 2 } },
+        doc! { "aggregate": "system.preimages", "pipeline": stages, "cursor": {} },
+    ] {
+        command.insert("$db", "config");
+        let (_, peak) = CountingAllocator::peak_of(|| member.ok(command.clone()));
+        assert!(peak < IMAGES * IMAGE_BYTES / 4, "{command}: {} KiB", peak >> 10);
+    }
 }

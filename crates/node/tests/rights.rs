@@ -8,6 +8,7 @@ use bson::{Bson, Document, doc};
 use quorate_node::Context;
 use support::{Member, context};
 
+const BAD_VALUE: i32 = 2;
 const UNAUTHORIZED: i32 = 13;
 
 fn code(member: &Member, context: &Context, command: Document) -> Option<i32> {
@@ -59,6 +60,35 @@ fn users_see_themselves_without_a_right() {
     for whom in others {
         assert_eq!(code(&member, &user, asked(whom.clone())), Some(UNAUTHORIZED), "{whom}");
     }
+}
+
+/// A request of several meanings is refused: the right to one of them does not open the others.
+#[test]
+fn a_user_who_asks_about_itself_is_shown_nobody_else() {
+    let member = Member::guarded();
+    let admin = member.log_in("admin", &[("root", "admin")]);
+    let user = member.log_in("user", &[]);
+    let own = doc! {"user": "CN=user", "db": "$external"};
+    for more in [
+        doc! {"forAllDBs": false},
+        doc! {"forAllDBs": true},
+        doc! {"forAllDBs": Bson::Null},
+        doc! {"role": "read"},
+    ] {
+        let mut whom = own.clone();
+        whom.extend(more);
+        let asked = doc! {"usersInfo": whom, "$db": "$external"};
+        assert_eq!(code(&member, &user, asked.clone()), Some(UNAUTHORIZED), "{asked}");
+        assert_eq!(code(&member, &admin, asked.clone()), Some(BAD_VALUE), "{asked}");
+    }
+    let none = doc! {"usersInfo": {"forAllDBs": false}, "$db": "$external"};
+    assert_eq!(code(&member, &admin, none), Some(BAD_VALUE));
+    let role = |asked: Document| doc! {"rolesInfo": asked, "$db": "db"};
+    let more = doc! {"role": "read", "db": "db", "forAllDBs": true};
+    let reader = member.log_in("reader", &[("read", "db")]);
+    assert_eq!(code(&member, &reader, role(doc! {"role": "read", "db": "db"})), None);
+    assert_eq!(code(&member, &reader, role(more.clone())), Some(UNAUTHORIZED));
+    assert_eq!(code(&member, &admin, role(more)), Some(BAD_VALUE));
 }
 
 /// The manual, `listCollections`: `nameOnly` with `authorizedCollections` needs no right, and shows what the rights
@@ -241,6 +271,58 @@ fn local_and_config_are_outside_the_roles_for_any_database() {
     member.expect(&monitor, doc! {"find": "system.replset", "$db": "local"});
     let oplog = doc! {"find": "oplog.rs", "$db": "local"};
     assert_eq!(code(&member, &monitor, oplog), Some(UNAUTHORIZED));
+}
+
+/// The manual's page on built-in roles: those that watch or administer the server read the collections of `config`
+/// but those of the system, and of `local` those about the set.
+#[test]
+fn roles_about_the_server_read_no_documents_of_users_in_config_and_local() {
+    let member = Member::guarded();
+    let root = member.log_in("root", &[("root", "admin")]);
+    let reads = |database: &str, collection: &str| {
+        let join = doc! {"$unionWith": collection};
+        let inside = doc! {"$lookup": {"from": "c", "pipeline": [join.clone()], "as": "j"}};
+        let pipeline = |collection: &str, stages: Vec<Document>| {
+            doc! {"aggregate": collection, "pipeline": stages, "cursor": {}}
+        };
+        let commands = [
+            doc! {"find": collection},
+            doc! {"count": collection},
+            doc! {"distinct": collection, "key": "preImage"},
+            doc! {"explain": {"find": collection}},
+            pipeline(collection, Vec::new()),
+            pipeline("system.replset", vec![join]),
+            pipeline("settings", vec![inside]),
+        ];
+        commands.map(|mut command| {
+            command.insert("$db", database);
+            command
+        })
+    };
+    for role in ["clusterMonitor", "clusterManager", "clusterAdmin", "hostManager"] {
+        let user = member.log_in(role, &[(role, "admin")]);
+        for (database, collection) in [
+            ("config", "system.preimages"),
+            ("config", "system.profile2"),
+            ("local", "replset.sessions."),
+            ("local", "replset.sessions.00ff"),
+            ("local", "oplog.rs"),
+        ] {
+            for command in reads(database, collection) {
+                let refused = code(&member, &user, command.clone());
+                assert_eq!(refused, Some(UNAUTHORIZED), "{role}: {command}");
+                assert_ne!(code(&member, &root, command.clone()), Some(UNAUTHORIZED), "{command}");
+            }
+        }
+        for (database, collection) in [
+            ("config", "settings"),
+            ("config", "transactions"),
+            ("local", "system.replset"),
+            ("local", "replset.election"),
+        ] {
+            member.expect(&user, doc! {"find": collection, "$db": database});
+        }
+    }
 }
 
 #[test]

@@ -368,3 +368,111 @@ fn the_rows_of_a_session_go_when_it_has_not_written_for_as_long_as_it_lives() {
     maintain_at(62);
     assert_eq!(session_rows(&member), 0);
 }
+
+/// A row of the number of a session, and its key.
+fn number_row(session: u32, number: i64) -> (Vec<u8>, Vec<u8>) {
+    let mut key = vec![0; 16 + 1];
+    key[..4].copy_from_slice(&session.to_be_bytes());
+    (key, number.to_be_bytes().to_vec())
+}
+
+/// A row with the result of a statement, and its key.
+fn result_row(session: u32, number: i64, statement: i32) -> (Vec<u8>, Vec<u8>) {
+    let (mut key, _) = number_row(session, number);
+    key[16] = 1;
+    key.extend(number.to_be_bytes());
+    key.extend(statement.to_be_bytes());
+    (key, bson::rawdoc! {"n": 1}.into_bytes())
+}
+
+/// A member that has these rows of sessions.
+fn with_rows(rows: impl IntoIterator<Item = (Vec<u8>, Vec<u8>)>) -> Member {
+    let member = support::set::primary();
+    let binary = |bytes| Binary { subtype: BinarySubtype::Generic, bytes };
+    let rows = rows.into_iter().map(|(key, row)| doc! {"_id": binary(key), "row": binary(row)});
+    member.node.clone_sessions(&rows.collect::<Vec<_>>(), support::now()).unwrap();
+    member
+}
+
+fn on_config(mut command: Document) -> Document {
+    command.insert("$db", "config");
+    command
+}
+
+/// The numbers that a find on `config.transactions` shows, in its order.
+fn numbers(member: &Member, direction: i32) -> Vec<i64> {
+    let find = doc! {"find": "transactions", "sort": {"$natural": direction}, "batchSize": 10};
+    let rows = member.find(on_config(find));
+    rows.iter().map(|row| row.get_i64("txnNum").unwrap()).collect()
+}
+
+/// The manual, `config.transactions`: it is read as any collection is.
+#[test]
+fn every_command_that_reads_sees_the_rows_of_sessions() {
+    let member = with_rows((1..=3).map(|session| number_row(session, i64::from(session))));
+    assert_eq!(numbers(&member, 1), [1, 2, 3]);
+    let ok = |command: Document| member.ok(on_config(command));
+    let above = doc! {"txnNum": {"$gt": 1}};
+    let count = |command: Document| ok(command).get_i32("n").unwrap();
+    assert_eq!(count(doc! {"count": "transactions"}), 3);
+    assert_eq!(count(doc! {"count": "transactions", "query": above.clone()}), 2);
+    assert_eq!(count(doc! {"count": "transactions", "skip": 1, "limit": 1}), 1);
+    let distinct = ok(doc! {"distinct": "transactions", "key": "txnNum", "query": above.clone()});
+    assert_eq!(distinct.get_array("values").unwrap().len(), 2);
+    let size = member.ok(doc! {"dataSize": "config.transactions"});
+    assert_eq!(size.get_i64("numObjects").unwrap(), 3);
+    assert_eq!(ok(doc! {"collStats": "transactions"}).get_i64("count").unwrap(), 3);
+    let explained = ok(doc! {"explain": {"find": "transactions", "filter": above.clone()}});
+    let stats = explained.get_document("executionStats").unwrap();
+    assert_eq!(stats.get_i64("nReturned").unwrap(), 2);
+
+    let found = |from: bson::Bson, stages: Vec<Document>| {
+        let reply = ok(doc! {"aggregate": from, "pipeline": stages, "cursor": {}});
+        let batch = reply.get_document("cursor").unwrap().get_array("firstBatch").unwrap().clone();
+        batch.into_iter().map(|row| row.as_document().unwrap().clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(found("transactions".into(), Vec::new()).len(), 3);
+    assert_eq!(found("transactions".into(), vec![doc! {"$match": above}]).len(), 2);
+    let counted = vec![doc! {"$count": "n"}];
+    assert_eq!(found("transactions".into(), counted.clone()), [doc! {"n": 3}]);
+    let figures = found("transactions".into(), vec![doc! {"$collStats": {"count": {}}}]);
+    assert_eq!(figures[0].get_i64("count").unwrap(), 3);
+    let one = doc! {"$documents": [{"_id": 0}]};
+    let union = vec![one.clone(), doc! {"$unionWith": "transactions"}, counted[0].clone()];
+    assert_eq!(found(1.into(), union), [doc! {"n": 4}]);
+    let join = doc! {"$lookup": {"from": "transactions", "pipeline": [], "as": "all"}};
+    let joined = found(1.into(), vec![one, join]);
+    assert_eq!(joined[0].get_array("all").unwrap().len(), 3);
+    ok(doc! {"create": "v", "viewOn": "transactions", "pipeline": []});
+    assert_eq!(member.find(on_config(doc! {"find": "v"})).len(), 3);
+    assert_eq!(count(doc! {"count": "v"}), 3);
+}
+
+#[test]
+fn no_session_is_left_out_of_what_is_shown() {
+    /// More than one read was shown before.
+    const SESSIONS: u32 = 100_001;
+    let member = with_rows((0..SESSIONS).map(|session| number_row(session, i64::from(session))));
+    let last = doc! {"find": "transactions", "skip": SESSIONS - 1};
+    let last = member.find(on_config(last));
+    assert_eq!(last.len(), 1);
+    assert_eq!(last[0].get_i64("txnNum").unwrap(), i64::from(SESSIONS - 1));
+    let counted = doc! {"count": "transactions", "query": {"txnNum": {"$gte": 0}}};
+    let counted = member.ok(on_config(counted));
+    assert_eq!(counted.get_i32("n").unwrap(), SESSIONS as i32);
+}
+
+#[test]
+fn results_of_statements_are_passed_over_in_both_directions() {
+    let mut rows = Vec::new();
+    for (session, results) in [(0, 100), (1, 0), (2, 15), (3, 16), (4, 17), (u32::MAX, 40)] {
+        rows.push(number_row(session, i64::from(session)));
+        rows.extend((0..results).map(|statement| result_row(session, 1, statement)));
+    }
+    // The row of their session is gone.
+    rows.extend((0..50).map(|statement| result_row(5, 1, statement)));
+    let member = with_rows(rows);
+    let last = i64::from(u32::MAX);
+    assert_eq!(numbers(&member, 1), [0, 1, 2, 3, 4, last]);
+    assert_eq!(numbers(&member, -1), [last, 4, 3, 2, 1, 0]);
+}

@@ -217,6 +217,10 @@ fn privileges_name_any_database_the_server_and_what_is_apart() {
     assert!(has("readAnyDatabase", &any, "find") && !has("readAnyDatabase", &local, "find"));
     assert!(has("backup", &local, "find") && has("backup", &users, "find"));
     assert!(!has("readAnyDatabase", &users, "find") && !has("backup", &any, "insert"));
+    let images = doc! {"db": "config", "collection": "system.preimages"};
+    let config = doc! {"db": "config", "collection": ""};
+    assert!(has("backup", &images, "find") && has("clusterMonitor", &config, "find"));
+    assert!(!has("clusterMonitor", &images, "find"));
     assert!(has("clusterMonitor", &cluster, "serverStatus"));
     assert!(!has("clusterMonitor", &cluster, "shutdown") && !has("clusterMonitor", &any, "find"));
     assert!(has("hostManager", &cluster, "shutdown") && has("restore", &cluster, "getParameter"));

@@ -21,7 +21,6 @@ use crate::error::{CommandError, Result};
 use crate::fields::to_raw;
 use crate::namespace::Namespace;
 use crate::node::Node;
-use crate::records::View;
 use crate::writer::Writer;
 
 /// The first byte of rows with images among a member's facts.
@@ -42,12 +41,9 @@ fn images_at(timestamp: u64) -> KeyRange {
     KeyRange::prefix(&prefix)
 }
 
-/// The rows with images as clients are shown them, at most so many.
-pub(crate) fn shown_images(node: &Node, view: &View, most: usize) -> Result<Vec<Vec<u8>>> {
-    let Some(keyspace) = node.facts_keyspace() else { return Ok(Vec::new()) };
-    let range = KeyRange::prefix(&[IMAGE_ROW]);
-    let rows = view.snapshot.scan(keyspace, range, Direction::Forward)?.take(most);
-    rows.map(|pair| Ok(pair?.1.to_vec())).collect()
+/// The images of all entries.
+pub(crate) fn image_rows() -> KeyRange {
+    KeyRange::prefix(&[IMAGE_ROW])
 }
 
 /// Whether the documents of a collection are kept as they were before a change.

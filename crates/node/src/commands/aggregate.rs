@@ -10,6 +10,7 @@ use quorate_query::QueryError;
 use quorate_query::expression::{Compiler, Variables};
 use quorate_query::matcher::Matcher;
 use quorate_query::pipeline::{Documents, Environment, Pipeline, StoredDocuments, SystemStage};
+use quorate_storage::KeyspaceId;
 
 use super::common::{
     CursorOptions, WriteConcern, check_collation, command_variables, open_change_stream,
@@ -33,6 +34,7 @@ use crate::records::{DocumentBytes, View};
 use crate::scratch::{Run as PutAside, damaged};
 use crate::select::Selection;
 use crate::sort::Room;
+use crate::transactions::made_up_collection;
 use crate::users::users_namespace;
 
 /// How many views may stand upon each other.
@@ -189,6 +191,8 @@ struct Run {
 pub(super) struct Reading {
     catalog: Arc<Catalog>,
     view: View,
+    /// Where the images for change streams are, if the member keeps them.
+    images: Option<KeyspaceId>,
     database: String,
     interrupt: InterruptSlot,
     facts: Arc<SystemFacts>,
@@ -269,6 +273,7 @@ impl Reading {
         Ok(Self {
             catalog: request.catalog(),
             view,
+            images: request.node.facts_keyspace(),
             database: namespace.database.clone(),
             interrupt,
             facts: Arc::new(facts),
@@ -291,7 +296,7 @@ impl Reading {
         variables: &Variables,
         hint: Option<Bson>,
     ) -> Result<Run> {
-        let (collection, stages) = self.resolve(namespace, stages)?;
+        let (source, stages) = follow_views(&self.catalog, self.guarded, namespace, stages)?;
         let pipeline = Pipeline::parse(&stages, variables)?;
         check_joins(&namespace.database, &pipeline)?;
         let environment: Arc<dyn Environment> = Arc::new(self.clone());
@@ -303,16 +308,16 @@ impl Reading {
         let filter = down.filter.unwrap_or_default();
         let compiler = Compiler::new(variables.clone());
         let matcher = Arc::new(Matcher::parse_with(&filter, &compiler)?);
-        let input: StoredDocuments<DocumentBytes> = match collection {
-            None => Box::new(std::iter::empty()),
-            Some(collection) => {
+        let input: StoredDocuments<DocumentBytes> = match self.collection(&source)? {
+            (None, _) => Box::new(std::iter::empty()),
+            (Some(collection), view) => {
                 let selection = Selection {
                     sort: down.sort,
                     hint,
                     skip: down.skip.unwrap_or(0),
                     limit: down.limit,
                     room: Some(self.room.clone()),
-                    ..Selection::new(collection, self.view.clone(), matcher, self.interrupt.clone())
+                    ..Selection::new(collection, view, matcher, self.interrupt.clone())
                 };
                 let found = selection.run()?;
                 Box::new(found.map(|found| Ok(found.map_err(QueryError::from)?.document)))
@@ -322,14 +327,12 @@ impl Reading {
         Ok(Run { pipeline, documents })
     }
 
-    /// Follows views down to a collection, collecting their stages on the way.
-    fn resolve(
-        &self,
-        namespace: &Namespace,
-        stages: &[Bson],
-    ) -> Result<(Option<Arc<Collection>>, Vec<Bson>)> {
-        let (name, stages) = follow_views(&self.catalog, self.guarded, namespace, stages)?;
-        Ok((self.catalog.get(&name).cloned(), stages))
+    /// A collection as the command sees it, which may be made of the member's own rows.
+    fn collection(&self, namespace: &Namespace) -> Result<(Option<Arc<Collection>>, View)> {
+        match made_up_collection(self.images, namespace, &self.view)? {
+            Some((collection, view)) => Ok((Some(collection), view)),
+            None => Ok((self.catalog.get(namespace).cloned(), self.view.clone())),
+        }
     }
 
     fn read_collection(&self, collection: &str, filter: Option<&Document>) -> Result<Documents> {

@@ -204,7 +204,7 @@ fn describe(
     query: Query<'_>,
     verbosity: &str,
 ) -> Result<Document> {
-    let (collection, view) = request.node.read(namespace);
+    let (collection, view) = request.read(namespace)?;
     let mut planner = doc! {
         "namespace": namespace.to_string(),
         "indexFilterSet": false,

@@ -11,7 +11,7 @@ use crate::users::{Role, privileges};
 
 pub(super) fn roles_info(request: &Request<'_>, command: Command) -> Result<Outcome> {
     let fields = Fields::new(&command.body, "rolesInfo");
-    let one = |value: &Bson| Role::parse(value, request.database);
+    let one = |value: &Bson| Role::asked(value, request.database);
     let asked = match command.body.get("rolesInfo") {
         Some(Bson::Array(several)) => several.iter().map(one).collect(),
         Some(number) if whole_number(number) == Some(1) => {
@@ -23,7 +23,10 @@ pub(super) fn roles_info(request: &Request<'_>, command: Command) -> Result<Outc
         None => None,
     };
     let asked: Vec<Role> = asked.ok_or_else(|| {
-        fail!(BAD_VALUE, "rolesInfo takes a name, {{role, db}}, a list of them, or 1")
+        fail!(
+            BAD_VALUE,
+            "rolesInfo takes a name, {{role, db}} without other fields, a list of them, or 1"
+        )
     })?;
     let details = Details::read(&fields)?;
     let shown = asked.into_iter().filter(Role::exists).map(|role| {

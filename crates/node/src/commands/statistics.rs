@@ -192,7 +192,7 @@ pub(super) fn top(request: &Request<'_>, _: Command) -> Result<Outcome> {
 pub(super) fn collection_statistics(request: &Request<'_>, command: Command) -> Result<Outcome> {
     let namespace = request.namespace(&command)?;
     let scale = scale(&Fields::new(&command.body, "collStats"))?;
-    let Some(collection) = request.node.catalog().get(&namespace).cloned() else {
+    let (Some(collection), _) = request.read(&namespace)? else {
         return reply(&doc! {
             "ns": namespace.to_string(), "size": 0, "count": 0, "storageSize": 0, "nindexes": 0,
             "indexSizes": {}, "totalIndexSize": 0, "totalSize": 0, "scaleFactor": scale,

@@ -12,12 +12,12 @@ use super::roles::Details;
 use crate::context::{Command, Interrupt, Outcome};
 use crate::dispatch::Request;
 use crate::error::{CommandError, ErrorCode, Result};
-use crate::fields::{Fields, check_known, to_raw, whole_number};
+use crate::fields::{Fields, check_known, to_raw};
 use crate::finder::{Found, InterruptSlot};
 use crate::namespace::Namespace;
 use crate::select::Selection;
 use crate::users::{
-    AUTHENTICATION_SCHEMA, EXTERNAL, Mechanism, Role, VERSIONS, check_grant,
+    AUTHENTICATION_SCHEMA, AskedUsers, EXTERNAL, Mechanism, Role, UserName, VERSIONS, check_grant,
     credentials_to_document, find_users, scram_refused, users_namespace,
 };
 use crate::writer::Writer;
@@ -188,37 +188,20 @@ fn remove_users(request: &Request<'_>, query: &Document) -> Result<usize> {
 
 pub(super) fn users_info(request: &Request<'_>, command: Command) -> Result<Outcome> {
     let fields = Fields::new(&command.body, "usersInfo");
-    let one = |value: &Bson| match value {
-        Bson::String(name) => Some(doc! { "_id": format!("{}.{name}", request.database) }),
-        Bson::Document(user) => Some(doc! {
-            "_id": format!("{}.{}", user.get_str("db").ok()?, user.get_str("user").ok()?),
-        }),
-        _ => None,
-    };
-    let query = match command.body.get("usersInfo") {
-        Some(Bson::Document(whom)) if whom.contains_key("forAllDBs") => Some(doc! {}),
-        Some(Bson::Array(several)) => {
-            let several: Option<Vec<_>> = several.iter().map(|u| one(u).map(Bson::from)).collect();
-            several.map(|any| {
-                if any.is_empty() {
-                    doc! { "_id": 0 }
-                } else {
-                    doc! { "$or": any }
-                }
-            })
+    let id = |user: &UserName<'_>| format!("{}.{}", user.database, user.name);
+    let query = match AskedUsers::parse(command.body.get("usersInfo"), request.database)? {
+        AskedUsers::One(user) => doc! { "_id": id(&user) },
+        AskedUsers::Several(users) => {
+            doc! { "_id": { "$in": users.iter().map(id).collect::<Vec<_>>() } }
         }
-        Some(number) if whole_number(number) == Some(1) => Some(doc! { "db": request.database }),
-        Some(single) => one(single),
-        None => None,
+        AskedUsers::OfDatabase => doc! { "db": request.database },
+        AskedUsers::OfAllDatabases => doc! {},
     };
-    let query = query.ok_or_else(|| {
-        fail!(BAD_VALUE, "usersInfo takes a name, {{user, db}}, a list of them, or 1")
-    })?;
     let with_credentials = fields.flag("showCredentials")?;
     let with_custom_data = fields.boolean("showCustomData")?.unwrap_or(true);
     let details = Details::read(&fields)?;
     // MongoDB tells details of users that are named, for the sake of its caches; tools know that.
-    if details.any() && !query.contains_key("_id") && !query.contains_key("$or") {
+    if details.any() && !query.contains_key("_id") {
         refuse!(
             ILLEGAL_OPERATION,
             "Privilege or restriction details require exact-match usersInfo queries."

@@ -40,11 +40,12 @@ const RIGHTS: [(Access, &str); 18] = [
 ];
 
 /// The namespaces that the page tells of.
-const NAMESPACES: [(&str, Option<&str>); 9] = [
+const NAMESPACES: [(&str, Option<&str>); 10] = [
     ("db", None),
     ("other", None),
     ("admin", None),
     ("config", None),
+    ("config", Some("system.preimages")),
     ("local", None),
     ("local", Some("oplog.rs")),
     ("local", Some("system.replset")),

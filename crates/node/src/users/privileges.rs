@@ -92,6 +92,7 @@ fn resources(roles: &[Role]) -> BTreeSet<(String, &'static str)> {
     let mut resources = BTreeSet::from([
         (USERS.0.to_owned(), USERS.1),
         (VERSIONS.0.to_owned(), VERSIONS.1),
+        ("config".to_owned(), "system.preimages"),
         ("local".to_owned(), "system.replset"),
     ]);
     for database in databases {

@@ -21,6 +21,9 @@ pub(super) const ADMIN_ROLES: [&str; 11] = [
     "clusterMonitor", "clusterManager", "clusterAdmin", "hostManager", "backup", "restore", "root",
 ];
 
+/// The collections of `local` that tell of the set.
+const OF_THE_SET: [&str; 3] = ["system.replset", "replset.election", "replset.minvalid"];
+
 impl Role {
     /// Reads a role as commands give it: a name, or `{role, db}`.
     pub(crate) fn parse(value: &Bson, database: &str) -> Option<Self> {
@@ -30,6 +33,14 @@ impl Role {
             _ => return None,
         };
         Some(Self { name: name.to_owned(), database: database.to_owned() })
+    }
+
+    /// The same of a client that asks for a role, by its name and its database alone.
+    pub(crate) fn asked(value: &Bson, database: &str) -> Option<Self> {
+        match value {
+            Bson::Document(role) if role.len() != 2 => None,
+            value => Self::parse(value, database),
+        }
     }
 
     /// The built-in roles of a database.
@@ -135,11 +146,13 @@ fn is_about_the_server(access: Access) -> bool {
         || reads_parameters(access)
 }
 
-/// Whether a collection tells of the set and its settings, and of no documents.
+/// Whether a collection tells of the set and its settings, and of no documents. In `config` those of the system hold
+/// documents from before a change, and in `local` those with the rows of sessions hold replies to clients.
 fn shows_the_set(database: &str, collection: Option<&str>) -> bool {
     match (database, collection) {
-        ("config", _) => true,
-        ("local", Some(name)) => name == "system.replset" || name.starts_with("replset."),
+        ("config", Some(name)) => !name.starts_with("system."),
+        ("config", None) => true,
+        ("local", Some(name)) => OF_THE_SET.contains(&name),
         _ => false,
     }
 }

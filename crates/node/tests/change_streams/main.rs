@@ -457,6 +457,38 @@ fn images_of_transactions_are_kept_on_every_member_and_go_with_a_rollback() {
 }
 
 #[test]
+fn images_are_read_as_any_collection_is() {
+    let member = primary();
+    let kept = doc! { "create": "c", "changeStreamPreAndPostImages": { "enabled": true } };
+    member.ok(kept);
+    member.insert("c", vec![doc! { "_id": 1, "a": 0 }]);
+    for value in 1..=3 {
+        let update = doc! { "q": { "_id": 1 }, "u": { "$set": { "a": value } } };
+        member.ok(doc! { "update": "c", "updates": [update] });
+    }
+    let ok = |mut command: Document| {
+        command.insert("$db", "config");
+        member.ok(command)
+    };
+    let values: Vec<_> = images(&member)
+        .iter()
+        .map(|row| row.get_document("preImage").unwrap().get_i32("a").unwrap())
+        .collect();
+    assert_eq!(values, [0, 1, 2]);
+    let counted = ok(doc! { "count": "system.preimages" });
+    assert_eq!(counted.get_i32("n").unwrap(), 3);
+    let distinct = ok(doc! { "distinct": "system.preimages", "key": "preImage.a" });
+    assert_eq!(distinct.get_array("values").unwrap().len(), 3);
+    let late = doc! { "$match": { "preImage.a": { "$gt": 0 } } };
+    let counted = ok(aggregate("system.preimages".into(), vec![late, doc! { "$count": "n" }]));
+    let batch = counted.get_document("cursor").unwrap().get_array("firstBatch").unwrap();
+    assert_eq!(batch, &[Bson::from(doc! { "n": 2 })]);
+    // A member without a set keeps none.
+    let alone = Member::new();
+    assert_eq!(images(&alone), [] as [Document; 0]);
+}
+
+#[test]
 fn the_first_token_of_a_stream_stands_after_what_was_there_before() {
     let member = primary();
     member.insert("c", vec![doc! { "_id": 1 }]);
