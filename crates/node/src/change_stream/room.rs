@@ -142,7 +142,10 @@ impl Room {
             self.groups.push(Group { options, position, unfinished, streams });
             self.groups.len() - 1
         });
-        self.groups[place].streams.insert(cursor, waiter);
+        let group = &mut self.groups[place];
+        // The first of them may have begun at an entry that is not committed yet, and another before that.
+        group.position = group.position.min(waiter.since);
+        group.streams.insert(cursor, waiter);
     }
 
     /// Where streams are that wait.
