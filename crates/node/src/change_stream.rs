@@ -17,7 +17,7 @@ use std::sync::Arc;
 use bson::{Bson, Document};
 use quorate_change_events::{
     Event, FullDocument, FullDocumentBeforeChange, MAX_EVENT_BYTES, Options, ResumeToken, Scope,
-    TokenKind, events, split, transaction_events,
+    TokenKind, TransactionPart, events, split, transaction_events,
 };
 use quorate_protocol::Timestamp;
 use quorate_query::QueryError;
@@ -306,8 +306,8 @@ impl ChangeStream {
         entry: &Arc<Document>,
         images: &StoredImages<'_>,
     ) -> Result<Vec<Event>> {
-        let object = entry.get_document("o")?;
-        if object.contains_key("abortTransaction") {
+        let part = TransactionPart::of(entry);
+        if part == Some(TransactionPart::Abort) {
             self.unfinished.remove(&key);
             return Ok(Vec::new());
         }
@@ -316,7 +316,7 @@ impl ChangeStream {
             None => earlier_entries(node, entry)?,
         };
         entries.push(Arc::clone(entry));
-        if object.get_bool("partialTxn").unwrap_or(false) {
+        if part == Some(TransactionPart::Partial) {
             let kept: usize = self.unfinished.values().map(Vec::len).sum();
             if kept + entries.len() > MAX_OPEN_ENTRIES {
                 return Err(fatal(
@@ -443,10 +443,7 @@ fn earlier_entries(node: &Node, entry: &Document) -> Result<Vec<Arc<Document>>> 
 
 /// Which transaction an entry belongs to, if it does.
 fn transaction_key(entry: &Document) -> Option<Vec<u8>> {
-    let object = entry.get_document("o").ok()?;
-    if !object.contains_key("applyOps") && !object.contains_key("abortTransaction") {
-        return None;
-    }
+    TransactionPart::of(entry)?;
     let mut key = Document::new();
     key.insert("lsid", entry.get("lsid")?.clone());
     key.insert("txnNumber", entry.get("txnNumber")?.clone());

@@ -9,7 +9,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bson::Document;
-use quorate_change_events::{Event, NoImages, Options, events, transaction_events};
+use quorate_change_events::{
+    Event, NoImages, Options, TransactionPart, events, transaction_events,
+};
 use quorate_protocol::{Lock, Timestamp};
 use quorate_wire::timestamp_from;
 
@@ -196,8 +198,7 @@ pub(super) fn translate(entry: &Document, options: &Options) -> Told {
 pub(super) fn is_whole(entry: &Document) -> bool {
     let before = entry.get_document("prevOpTime").and_then(|before| before.get_timestamp("ts"));
     let follows = before.is_ok_and(|time| timestamp_from(time).as_u64() > 0);
-    let object = entry.get_document("o");
-    !follows && object.is_ok_and(|o| o.contains_key("applyOps") && !o.contains_key("partialTxn"))
+    !follows && TransactionPart::of(entry) == Some(TransactionPart::Last)
 }
 
 /// Reads committed entries after a time, and makes sure that none is missing between.

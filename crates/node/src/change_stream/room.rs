@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, MutexGuard};
 
 use bson::Document;
-use quorate_change_events::{Event, NoImages, Options, transaction_events};
+use quorate_change_events::{Event, NoImages, Options, TransactionPart, transaction_events};
 use quorate_query::pipeline::Pipeline;
 
 use quorate_protocol::Lock;
@@ -202,12 +202,12 @@ impl Group {
             Some(key) if !is_whole(entry) => key,
             _ => return translate(entry, &self.options),
         };
-        let object = entry.get_document("o").ok()?;
-        if object.contains_key("abortTransaction") {
+        let part = TransactionPart::of(entry);
+        if part == Some(TransactionPart::Abort) {
             self.unfinished.remove(&key);
             return Some(Arc::default());
         }
-        if object.get_bool("partialTxn").unwrap_or(false) {
+        if part == Some(TransactionPart::Partial) {
             if self.unfinished.len() >= MAX_UNFINISHED {
                 return None;
             }

@@ -4,6 +4,8 @@
 
 #[path = "../support/mod.rs"]
 mod support;
+
+mod odd_entries;
 mod waiting;
 
 use std::sync::{Arc, Mutex};

@@ -1,0 +1,79 @@
+//! Documents of users that look like what only the log says: they are told as what they are.
+
+use super::*;
+
+/// A retryable insert, whose entry names its session as those of transactions do.
+fn insert_retryably(member: &Member, number: i64, document: Document) {
+    let id = bson::Binary { subtype: bson::spec::BinarySubtype::Uuid, bytes: vec![7; 16] };
+    let reply = member.ok(doc! {
+        "insert": "c", "documents": [document], "lsid": { "id": id }, "txnNumber": number,
+    });
+    assert!(!reply.contains_key("writeErrors"), "{reply}");
+}
+
+fn watch_all(member: &Member) -> Stream<'_> {
+    let stage = doc! { "$changeStream": { "allChangesForCluster": true } };
+    let mut command = aggregate(1.into(), vec![stage]);
+    command.insert("$db", "admin");
+    open(member, command)
+}
+
+/// Entries are told apart by their operation: the fields of a command are names like any other in a document.
+#[test]
+fn documents_with_the_fields_of_a_transaction_are_inserts() {
+    let member = primary();
+    let forged = doc! { "op": "i", "ns": "other.secret", "o": { "_id": 9 } };
+    let documents = [
+        doc! { "_id": 1, "abortTransaction": 1 },
+        doc! { "_id": 2, "applyOps": 1 },
+        doc! { "_id": 3, "applyOps": [forged] },
+        doc! { "_id": 4, "applyOps": [], "partialTxn": true },
+    ];
+    let mut one = watch(&member, "c", doc! {});
+    let mut all = watch_all(&member);
+    let woken = Arc::new(Mutex::new(0));
+    let count = Arc::clone(&woken);
+    let wake = Box::new(move || *count.lock().unwrap() += 1);
+    let waits = member.node.await_stream(one.id, wake);
+    assert!(matches!(waits, Awaited::Waits(_)));
+    for (number, document) in (1..).zip(&documents) {
+        insert_retryably(&member, number, document.clone());
+        commit(&member);
+        member.node.tell_streams();
+        assert_eq!(*woken.lock().unwrap(), 1, "{document}");
+    }
+    drop(waits);
+    for stream in [&mut one, &mut all] {
+        let events = stream.events();
+        let shown: Vec<_> =
+            events.iter().map(|event| event.get_document("fullDocument").unwrap()).collect();
+        assert_eq!(shown, documents.iter().collect::<Vec<_>>());
+        // Its token does not wait for the end of a transaction.
+        assert_eq!(&stream.token, events[3].get_document("_id").unwrap());
+    }
+    member.insert("other", vec![doc! { "_id": 1 }]);
+    let last = one.token.get_str("_data").unwrap().to_owned();
+    assert!(one.events().is_empty());
+    assert!(one.token.get_str("_data").unwrap() > last.as_str());
+}
+
+/// Whether nothing was before the oldest entry is what the set itself has written there.
+#[test]
+fn a_document_that_reads_like_the_first_entry_is_not_the_beginning_of_the_set() {
+    let member = Member::with_history(quorate_storage::ModelStore::new(), 20_000);
+    member.node.join_replica_set(support::now()).unwrap();
+    support::set::show(&member.node, quorate_protocol::MemberState::Primary, true);
+    let (reason, term) = (quorate_replication::NoopReason::NewPrimary, quorate_protocol::Term(1));
+    member.node.append_noop(reason, term, support::now()).unwrap();
+    let text = "x".repeat(100);
+    for id in 0..400 {
+        member.insert("c", vec![doc! { "_id": id, "msg": "initiating set", "text": &text }]);
+    }
+    commit(&member);
+    while member.node.maintain(support::now()).unwrap() {}
+    let oldest = Document::try_from(&*support::set::entries(&member)[0]).unwrap();
+    assert_eq!(oldest.get_str("op").unwrap(), "i", "the log was trimmed");
+    let early = Bson::Timestamp(bson::Timestamp { time: 1, increment: 1 });
+    let stage = doc! { "$changeStream": { "startAtOperationTime": early } };
+    assert_eq!(member.code(aggregate("c".into(), vec![stage])), 286);
+}
