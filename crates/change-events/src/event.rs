@@ -213,13 +213,13 @@ impl Translator<'_> {
             Some(id) => doc! { "_id": id.clone() },
             None => Document::new(),
         };
-        let delta = operation.object.get_document("diff").ok();
+        // A delta begins with `$v`. A whole document begins with `_id`, and may have both fields.
+        let is_delta = operation.object.keys().next().is_some_and(|name| name == "$v");
+        let delta = operation.object.get_document("diff").ok().filter(|_| is_delta);
         let (kind, key) = match (operation.kind, delta) {
             ("i", _) => ("insert", id_of(operation.object)),
             ("d", _) => ("delete", id_of(operation.object)),
-            (_, Some(_)) if operation.object.contains_key("$v") => {
-                ("update", operation.target.map(id_of).unwrap_or_default())
-            }
+            (_, Some(_)) => ("update", operation.target.map(id_of).unwrap_or_default()),
             _ => ("replace", operation.target.map_or_else(|| id_of(operation.object), id_of)),
         };
         let identifier = doc! { "operationType": kind, "documentKey": key.clone() };
@@ -534,6 +534,9 @@ mod tests {
         assert_eq!(types(&entry("u", "d.c", doc! { "_id": 1 }), &watching("c")), ["replace"]);
         let delta = doc! { "$v": 2, "diff": { "u": { "a": 1 } } };
         assert_eq!(types(&entry("u", "d.c", delta), &watching("c")), ["update"]);
+        // Stored documents begin with `_id`, and deltas with `$v`.
+        let whole = doc! { "_id": 1, "$v": 2, "diff": { "u": { "a": 1 } } };
+        assert_eq!(types(&entry("u", "d.c", whole), &watching("c")), ["replace"]);
         assert_eq!(types(&entry("d", "d.c", doc! { "_id": 1 }), &watching("c")), ["delete"]);
     }
 

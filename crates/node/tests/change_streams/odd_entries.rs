@@ -1,5 +1,7 @@
 //! Documents of users that look like what only the log says: they are told as what they are.
 
+use quorate_protocol::OpTime;
+
 use super::*;
 
 /// A retryable insert, whose entry names its session as those of transactions do.
@@ -55,6 +57,45 @@ fn documents_with_the_fields_of_a_transaction_are_inserts() {
     let last = one.token.get_str("_data").unwrap().to_owned();
     assert!(one.events().is_empty());
     assert!(one.token.get_str("_data").unwrap() > last.as_str());
+}
+
+/// A pipeline may make any document. Stored documents begin with `_id`, and deltas with `$v`.
+#[test]
+fn a_document_with_the_fields_of_a_delta_is_a_replacement_on_every_member() {
+    let member = primary();
+    member.insert("c", vec![doc! { "_id": 1, "a": 1 }, doc! { "_id": 2, "a": 1 }]);
+    let mut stream = watch(&member, "c", doc! {});
+    let before = support::set::entries(&member);
+    let change = |id: i32| doc! { "_id": id, "$v": 2, "diff": { "d": { "a": false } } };
+    for id in [1, 2] {
+        let pipeline = vec![doc! { "$replaceWith": { "$literal": change(id) } }];
+        member.ok(doc! { "update": "c", "updates": [{ "q": { "_id": id }, "u": pipeline }] });
+    }
+    let events = stream.events();
+    for (id, event) in (1..).zip(&events) {
+        assert_eq!(event.get_str("operationType").unwrap(), "replace");
+        assert_eq!(event.get_document("fullDocument").unwrap(), &change(id));
+    }
+    assert_eq!(events.len(), 2);
+    let batch = support::set::entries(&member).split_off(before.len());
+    for prepares_from in [1, usize::MAX] {
+        let follower = support::set::secondary();
+        follower.node.prepare_from(prepares_from);
+        follower.node.apply(OpTime::NULL, before.clone(), support::now()).unwrap();
+        let common = position(&follower).op_time;
+        follower.node.apply(common, batch.clone(), support::now()).unwrap();
+        assert_eq!(support::set::hash(&follower), support::set::hash(&member));
+    }
+    // Over a copy that lacks the document it is whole all the same.
+    let copy = support::set::secondary();
+    copy.node.wipe(support::now()).unwrap();
+    let namespace = quorate_node::Namespace::new("db", "c").unwrap();
+    let uuid = support::set::uuid_of(&member, "c");
+    copy.node.clone_collection(&namespace, uuid.clone(), Document::new(), support::now()).unwrap();
+    copy.node.copied_whole(&uuid);
+    let last = copy.node.apply_cloned(batch, support::now()).unwrap();
+    copy.node.finish_clone(last, support::now()).unwrap();
+    assert_eq!(support::set::hash(&copy), support::set::hash(&member));
 }
 
 /// Whether nothing was before the oldest entry is what the set itself has written there.
