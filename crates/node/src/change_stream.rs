@@ -179,7 +179,8 @@ impl ChangeStream {
         self.caught_up = false;
         while !self.has_enough(wanted) && scanned < MAX_SCANNED && !self.ended {
             self.variables.meter().step()?;
-            let entries = node.change_feed().after(node, self.position, READ_STEP)?;
+            let feed = node.change_feed();
+            let entries = feed.readable_after(node, self.position, &self.options, READ_STEP)?;
             if entries.is_empty() {
                 self.caught_up = true;
                 return Ok(());
@@ -214,7 +215,7 @@ impl ChangeStream {
     /// Whether it has read everything there is, and keeps no event to send.
     fn is_quiet(&mut self, node: &Node) -> bool {
         self.catch_up();
-        let entries = || node.change_feed().after(node, self.position, 1);
+        let entries = || node.change_feed().readable_after(node, self.position, &self.options, 1);
         !self.keeps_something() && entries().is_ok_and(|entries| entries.is_empty())
     }
 

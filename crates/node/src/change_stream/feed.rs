@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use bson::Document;
 use quorate_change_events::{
-    Event, NoImages, Options, TransactionPart, events, transaction_events,
+    Event, FullDocument, NoImages, Options, TransactionPart, events, transaction_events,
 };
 use quorate_protocol::{Lock, Timestamp};
 use quorate_wire::timestamp_from;
@@ -90,6 +90,20 @@ impl Feed {
         Ok(read.into_iter().map(|(time, _, entry)| (time, entry)).collect())
     }
 
+    /// Committed entries after a time that streams opened like this may read, at most so many; none if there are none.
+    pub(super) fn readable_after(
+        &self,
+        node: &Node,
+        position: u64,
+        options: &Options,
+        most: usize,
+    ) -> Result<Entries> {
+        let mut entries = self.after(node, position, most)?;
+        let until = readable_until(node, options);
+        entries.truncate(entries.partition_point(|(time, _)| *time <= until));
+        Ok(entries)
+    }
+
     /// What committed entries after a time tell to streams that were opened like this and need no images.
     pub(super) fn events_after(
         &self,
@@ -98,7 +112,7 @@ impl Feed {
         options: &Options,
         most: usize,
     ) -> Result<Vec<(u64, Told)>> {
-        let entries = self.after(node, position, most)?;
+        let entries = self.readable_after(node, position, options, most)?;
         let mut recent = self.recent.lock();
         let (from, end) = (recent.from, recent.end());
         let told = recent.told_to(options);
@@ -178,6 +192,15 @@ impl Recent {
         let start = self.entries.partition_point(|(time, ..)| *time <= position);
         let found = self.entries.range(start..).take(most);
         found.map(|(time, _, entry)| (*time, Arc::clone(entry))).collect()
+    }
+}
+
+/// Up to where streams that were opened like this read committed entries. A document that is looked up must not be older
+/// than its event, and what majority reads see may be behind the commit point.
+pub(super) fn readable_until(node: &Node, options: &Options) -> u64 {
+    match options.full_document {
+        FullDocument::UpdateLookup => node.standing().majority.timestamp.as_u64(),
+        _ => u64::MAX,
     }
 }
 

@@ -14,7 +14,7 @@ use quorate_query::pipeline::Pipeline;
 
 use quorate_protocol::Lock;
 
-use super::feed::{Told, is_whole, translate};
+use super::feed::{Told, is_whole, readable_until, translate};
 use super::{Outlook, READ_STEP, earlier_entries, needs_images, transaction_key};
 use crate::node::Node;
 
@@ -169,10 +169,18 @@ impl Room {
         self.groups.clear();
     }
 
+    /// From where on there may be entries for a group; none if no group may be told of more.
+    fn least_position(&self, node: &Node) -> Option<u64> {
+        let open = |group: &&Group| group.position < readable_until(node, &group.options);
+        self.groups.iter().filter(open).map(|group| group.position).min()
+    }
+
     fn tell(&mut self, node: &Node, entries: &[(u64, Arc<Document>)]) {
         for group in &mut self.groups {
+            let until = readable_until(node, &group.options);
             let start = entries.partition_point(|(time, _)| *time <= group.position);
-            for (time, entry) in &entries[start..] {
+            let told = entries[start..].iter().take_while(|(time, _)| *time <= until);
+            for (time, entry) in told {
                 let (asked, woken) = group.tell(node, *time, entry);
                 self.asked += asked;
                 self.woken += woken;
@@ -305,7 +313,7 @@ impl Node {
         let shared = self.change_feed().room();
         for _ in 0..MAX_BATCHES {
             let mut room = shared.lock();
-            let Some(from) = room.groups.iter().map(|group| group.position).min() else { return };
+            let Some(from) = room.least_position(self) else { return };
             match self.change_feed().after(self, from, READ_STEP) {
                 Ok(entries) if entries.is_empty() => return,
                 Ok(entries) => room.tell(self, &entries),

@@ -5,6 +5,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod images;
 mod odd_entries;
 mod waiting;
 
