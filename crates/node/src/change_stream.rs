@@ -16,8 +16,8 @@ use std::sync::Arc;
 
 use bson::{Bson, Document};
 use quorate_change_events::{
-    Event, FullDocument, FullDocumentBeforeChange, MAX_EVENT_BYTES, Options, ResumeToken, Scope,
-    TokenKind, TransactionPart, events, split, transaction_events,
+    Event, MAX_EVENT_BYTES, Options, ResumeToken, Scope, TokenKind, TransactionPart, events, split,
+    transaction_events,
 };
 use quorate_protocol::Timestamp;
 use quorate_query::QueryError;
@@ -231,7 +231,7 @@ impl ChangeStream {
         if self.keeps_something() {
             return Outlook::Unknown;
         }
-        let blind = needs_images(&self.options);
+        let blind = self.options.shows_images();
         // Until there are no more, so that none is left when it begins to wait.
         for _ in 0..MAX_SCANNED.div_ceil(READ_STEP) {
             let feed = node.change_feed();
@@ -255,7 +255,7 @@ impl ChangeStream {
 
     /// Lets the events of an entry wait. Returns false if there was no room for all: the entry is to be looked at again.
     fn look_at(&mut self, node: &Node, timestamp: u64, entry: &Arc<Document>) -> Result<bool> {
-        let images = StoredImages::of(node);
+        let images = StoredImages::of(node, self.seen());
         let found = match transaction_key(entry) {
             None => events(entry, &images, &self.options).map_err(event_error)?,
             Some(key) => self.transaction(node, key, entry, &images)?,
@@ -291,6 +291,22 @@ impl ChangeStream {
             return Err(not_found(resume));
         }
         Ok(true)
+    }
+
+    /// The last event that the client has, for streams that show images. Of a fragment the event is shown once more.
+    fn seen(&self) -> Bound<String> {
+        match (&self.partly, &self.resume_after) {
+            _ if !self.options.shows_images() => Bound::Unbounded,
+            (Some(taken), _) => Bound::Included(taken.clone()),
+            (None, Some(resume)) => {
+                let whole = ResumeToken { fragment: None, ..resume.clone() }.to_hex();
+                match resume.fragment {
+                    Some(_) => Bound::Excluded(whole),
+                    None => Bound::Included(whole),
+                }
+            }
+            (None, None) => Bound::Unbounded,
+        }
     }
 
     /// Whether a transaction whose last entry has not come yet has an entry of this time.
@@ -403,12 +419,6 @@ impl ChangeStream {
         self.waiting_bytes += document.as_bytes().len();
         self.waiting.push_back(Waiting { document, token });
     }
-}
-
-/// Whether events cannot be judged without images that are read for each stream.
-fn needs_images(options: &Options) -> bool {
-    options.full_document != FullDocument::default()
-        || options.before_change != FullDocumentBeforeChange::default()
 }
 
 fn time_of(entry: &Document) -> Option<u64> {

@@ -15,7 +15,7 @@ use quorate_query::pipeline::Pipeline;
 use quorate_protocol::Lock;
 
 use super::feed::{Told, is_whole, readable_until, translate};
-use super::{Outlook, READ_STEP, earlier_entries, needs_images, transaction_key};
+use super::{Outlook, READ_STEP, earlier_entries, transaction_key};
 use crate::node::Node;
 
 /// Wakes a waiting stream: it has new events.
@@ -238,7 +238,7 @@ impl Group {
             None => self.wake_all(),
             Some(events) if events.is_empty() => {}
             Some(events) => {
-                let blind = needs_images(&self.options);
+                let blind = self.options.shows_images();
                 self.streams.retain(|_, waiter| {
                     asked += 1;
                     if waiter.since >= time || !(blind || shows(&waiter.pipeline, &events)) {

@@ -1,4 +1,4 @@
-//! Images that events show: none is older than its event.
+//! Images that events show: none is older than its event, and none is asked for that no client is shown.
 
 use std::ops::Bound;
 
@@ -58,4 +58,43 @@ fn a_looked_up_document_is_not_older_than_its_event() {
     assert_eq!(events.len(), 1);
     assert_eq!(events[0].get_document("fullDocument").unwrap(), &doc! { "_id": 1, "a": 2 });
     assert!(plain.events().is_empty());
+}
+
+/// A stream that requires images goes on after an event that has none: its client has that event already.
+#[test]
+fn a_stream_is_resumed_after_an_event_whose_image_was_not_kept() {
+    let member = primary();
+    let kept = || doc! { "changeStreamPreAndPostImages": { "enabled": true } };
+    member.insert("c", vec![doc! { "_id": 1, "a": 1 }]);
+    let mut create = doc! { "create": "d" };
+    create.extend(kept());
+    member.ok(create);
+    member.insert("d", vec![doc! { "_id": 1, "a": 1 }]);
+    let mut plain = watch(&member, 1, doc! {});
+    let change = |name: &str, a: i32| {
+        let set = doc! { "$set": { "a": a } };
+        doc! { "update": name, "updates": [{ "q": { "_id": 1 }, "u": set }] }
+    };
+    let required = |token: &Document| {
+        doc! {
+            "fullDocument": "required", "fullDocumentBeforeChange": "required",
+            "resumeAfter": token.get_document("_id").unwrap(),
+        }
+    };
+    let shown = |token: &Document| {
+        let events = watch(&member, 1, required(token)).events();
+        assert_eq!(events.len(), 1);
+        let a_of = |name: &str| events[0].get_document(name).unwrap().get_i32("a").unwrap();
+        (a_of("fullDocumentBeforeChange"), a_of("fullDocument"))
+    };
+    member.ok(change("c", 2));
+    member.ok(change("d", 2));
+    let entries = plain.events();
+    assert_eq!(shown(&entries[0]), (1, 2));
+    transact(&member, 1, vec![change("c", 3), change("d", 3)]);
+    let operations = plain.events();
+    assert_eq!(shown(&operations[0]), (2, 3));
+    // What is to be shown still has to be there.
+    let stages = vec![doc! { "$changeStream": required(&entries[1]) }];
+    assert_eq!(member.code(aggregate(1.into(), stages)), 47);
 }
