@@ -24,3 +24,16 @@ fn a_transaction_does_not_write_by_rules_that_were_replaced() {
     plain(&member, doc! { "collMod": "b", "validator": {} });
     session.fails(doc! { "find": "b" }, 246, TRANSIENT);
 }
+
+/// A tailable cursor shows what comes after the snapshot.
+#[test]
+fn a_transaction_opens_no_tailable_cursor() {
+    let member = primary();
+    plain(&member, doc! { "create": "capped", "capped": true, "size": 4096 });
+    insert(&member, "capped", vec![doc! { "_id": 1 }]);
+    let mut session = Session::start(&member, 1, 1);
+    session.fails(doc! { "find": "capped", "tailable": true }, 72, &[]);
+    let mut session = Session::start(&member, 1, 2);
+    assert_eq!(session.values("capped", doc! {}), [doc! { "_id": 1 }]);
+    plain(&member, doc! { "find": "capped", "tailable": true });
+}
