@@ -118,3 +118,23 @@ fn a_document_that_reads_like_the_first_entry_is_not_the_beginning_of_the_set() 
     let stage = doc! { "$changeStream": { "startAtOperationTime": early } };
     assert_eq!(member.code(aggregate("c".into(), vec![stage])), 286);
 }
+
+/// The token of a fragment stands within an event, of which a stream without fragments shows all or nothing.
+#[test]
+fn a_stream_that_does_not_split_is_not_resumed_within_an_event() {
+    let member = primary();
+    let mut stream = watch(&member, "c", doc! {});
+    member.insert("c", vec![doc! { "_id": 1 }]);
+    let token = stream.events()[0].get_document("_id").unwrap().clone();
+    let data = token.get_str("_data").unwrap();
+    // The number of the fragment comes before the end.
+    let fragment = data.strip_suffix("04").map(|event| format!("{event}2904")).unwrap();
+    for (id, option) in [(2, "resumeAfter"), (3, "startAfter")] {
+        let stage = doc! { "$changeStream": { option: { "_data": &fragment } } };
+        assert_eq!(member.code(aggregate("c".into(), vec![stage.clone()])), 280);
+        let split = vec![stage, doc! { "$changeStreamSplitLargeEvent": {} }];
+        let mut resumed = open(&member, aggregate("c".into(), split));
+        member.insert("c", vec![doc! { "_id": id }]);
+        assert_eq!(resumed.types().last().map(String::as_str), Some("insert"));
+    }
+}
