@@ -77,8 +77,19 @@ impl Default for Options {
     }
 }
 
+impl Options {
+    /// Whether events have images besides what the oplog tells.
+    pub fn shows_images(&self) -> bool {
+        self.full_document != FullDocument::default()
+            || self.before_change != FullDocumentBeforeChange::default()
+    }
+}
+
 /// Where images of documents come from.
 pub trait Images {
+    /// Whether the client has seen the event with this token: no image is asked for it, and none is required.
+    fn is_seen(&self, token: &ResumeToken) -> bool;
+
     /// The document before the operation at this place, if it was kept.
     fn before(
         &self,
@@ -99,6 +110,10 @@ pub trait Images {
 pub struct NoImages;
 
 impl Images for NoImages {
+    fn is_seen(&self, _: &ResumeToken) -> bool {
+        false
+    }
+
     fn before(&self, _: Option<[u8; 16]>, _: Timestamp, _: i64) -> Option<Document> {
         None
     }
@@ -213,20 +228,25 @@ impl Translator<'_> {
             Some(id) => doc! { "_id": id.clone() },
             None => Document::new(),
         };
-        let delta = operation.object.get_document("diff").ok();
+        // A delta begins with `$v`. A whole document begins with `_id`, and may have both fields.
+        let is_delta = operation.object.keys().next().is_some_and(|name| name == "$v");
+        let delta = operation.object.get_document("diff").ok().filter(|_| is_delta);
         let (kind, key) = match (operation.kind, delta) {
             ("i", _) => ("insert", id_of(operation.object)),
             ("d", _) => ("delete", id_of(operation.object)),
-            (_, Some(_)) if operation.object.contains_key("$v") => {
-                ("update", operation.target.map(id_of).unwrap_or_default())
-            }
+            (_, Some(_)) => ("update", operation.target.map(id_of).unwrap_or_default()),
             _ => ("replace", operation.target.map_or_else(|| id_of(operation.object), id_of)),
         };
         let identifier = doc! { "operationType": kind, "documentKey": key.clone() };
         let token = ResumeToken::event(place.timestamp, index, operation.uuid, identifier);
         let mut event = self.common(place, &token, kind, operation.uuid);
-        let before = self.before(place, &operation, index, kind, &key)?;
-        if let Some(full) = self.full_document(&operation, kind, &key, before.as_ref())? {
+        let is_seen = self.options.shows_images() && self.images.is_seen(&token);
+        let (mut before, mut full) = (None, None);
+        if !is_seen {
+            before = self.before(place, &operation, index, kind, &key)?;
+            full = self.full_document(&operation, kind, &key, before.as_ref())?;
+        }
+        if let Some(full) = full {
             event.insert("fullDocument", full);
         }
         event.insert("ns", doc! { "db": operation.database, "coll": operation.collection });
@@ -534,6 +554,9 @@ mod tests {
         assert_eq!(types(&entry("u", "d.c", doc! { "_id": 1 }), &watching("c")), ["replace"]);
         let delta = doc! { "$v": 2, "diff": { "u": { "a": 1 } } };
         assert_eq!(types(&entry("u", "d.c", delta), &watching("c")), ["update"]);
+        // Stored documents begin with `_id`, and deltas with `$v`.
+        let whole = doc! { "_id": 1, "$v": 2, "diff": { "u": { "a": 1 } } };
+        assert_eq!(types(&entry("u", "d.c", whole), &watching("c")), ["replace"]);
         assert_eq!(types(&entry("d", "d.c", doc! { "_id": 1 }), &watching("c")), ["delete"]);
     }
 
@@ -621,9 +644,14 @@ mod tests {
         assert_eq!(found[0].document.get_i64("txnNumber").unwrap(), 4);
     }
 
-    struct Kept(Option<Document>);
+    /// An image for every document, and the place of the first operation that the client has not seen.
+    struct Kept(Option<Document>, i64);
 
     impl Images for Kept {
+        fn is_seen(&self, token: &ResumeToken) -> bool {
+            token.transaction_index < self.1
+        }
+
         fn before(&self, _: Option<[u8; 16]>, _: Timestamp, _: i64) -> Option<Document> {
             self.0.clone()
         }
@@ -645,7 +673,7 @@ mod tests {
         let update = entry("u", "d.c", delta);
         let ask = |full_document, before_change, kept: Option<Document>| {
             let options = Options { full_document, before_change, ..watching("c") };
-            events(&update, &Kept(kept), &options).map(|mut found| found.remove(0).document)
+            events(&update, &Kept(kept, 0), &options).map(|mut found| found.remove(0).document)
         };
         use FullDocumentBeforeChange as Before;
         let image = doc! { "_id": 1, "a": 0 };
@@ -662,5 +690,18 @@ mod tests {
         assert_eq!(none.get("fullDocumentBeforeChange"), Some(&Bson::Null));
         assert_eq!(ask(FullDocument::Default, Before::Required, None).unwrap_err().code, 47);
         assert_eq!(ask(FullDocument::Required, Before::Off, None).unwrap_err().code, 47);
+    }
+
+    /// A stream is resumed within a transaction: what came before is not shown again.
+    #[test]
+    fn no_image_is_required_of_an_event_that_was_seen() {
+        let inner = |id: i32| doc! { "op": "d", "ns": "d.c", "o": { "_id": id } };
+        let entry = entry("c", "admin.$cmd", doc! { "applyOps": [inner(1), inner(2)] });
+        let before_change = FullDocumentBeforeChange::Required;
+        let options = Options { before_change, ..watching("c") };
+        let code = |first| events(&entry, &Kept(None, first), &options).map_err(|error| error.code);
+        assert_eq!(code(0).unwrap_err(), 47);
+        assert_eq!(code(1).unwrap_err(), 47);
+        assert_eq!(code(2).map(|found| found.len()), Ok(2));
     }
 }

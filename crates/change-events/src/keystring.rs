@@ -5,7 +5,7 @@
 //! bytes under a mark of its own: a token must tell the events of one entry apart, and these are told
 //! apart by their place before the value is compared.
 
-use bson::{Bson, Document};
+use bson::{Bson, Document, RawBsonRef, RawDocument};
 
 use crate::error::{EventError, Result};
 
@@ -199,7 +199,7 @@ impl<'a> Reader<'a> {
 
     fn value_at(&mut self, depth: usize) -> Result<Bson> {
         if depth > MAX_DEPTH {
-            return Err(EventError::token("it is nested too deeply"));
+            return Err(too_deep());
         }
         Ok(match self.byte()? {
             NULL => Bson::Null,
@@ -241,13 +241,54 @@ impl<'a> Reader<'a> {
             }
             OTHER => {
                 let length = u32::from_be_bytes(self.array()?);
-                let bytes = self.take(length as usize)?;
-                let holder = Document::from_reader(bytes)
-                    .map_err(|_| EventError::token("a value in it is damaged"))?;
-                holder.get("").cloned().unwrap_or(Bson::Null)
+                held_value(self.take(length as usize)?, depth)?
             }
             unknown => return Err(EventError::token(format!("it holds type {unknown:#04x}"))),
         })
+    }
+}
+
+fn too_deep() -> EventError {
+    EventError::token("it is nested too deeply")
+}
+
+fn damaged() -> EventError {
+    EventError::token("a value in it is damaged")
+}
+
+/// The value in the BSON bytes of its own document. Documents and arrays have a layout in tokens, so they do not come
+/// here: whoever sends a token chooses its bytes, and parsing takes a frame of the stack for each level of nesting.
+fn held_value(bytes: &[u8], depth: usize) -> Result<Bson> {
+    let holder = RawDocument::from_bytes(bytes).map_err(|_| damaged())?;
+    let mut fields = holder.iter();
+    let (Some(Ok((name, value))), None) = (fields.next(), fields.next()) else {
+        return Err(damaged());
+    };
+    match value {
+        RawBsonRef::Document(_) | RawBsonRef::Array(_) => return Err(damaged()),
+        value => check_depth(value, depth)?,
+    }
+    match name.is_empty() {
+        true => Bson::try_from(value).map_err(|_| damaged()),
+        false => Err(damaged()),
+    }
+}
+
+/// The scope of code is a document of any depth.
+fn check_depth(value: RawBsonRef<'_>, depth: usize) -> Result<()> {
+    if depth > MAX_DEPTH {
+        return Err(too_deep());
+    }
+    let inner = |value| check_depth(value, depth + 1);
+    match value {
+        RawBsonRef::Document(document) => {
+            document.iter().try_for_each(|field| inner(field.map_err(|_| damaged())?.1))
+        }
+        RawBsonRef::Array(items) => {
+            items.into_iter().try_for_each(|item| inner(item.map_err(|_| damaged())?))
+        }
+        RawBsonRef::JavaScriptCodeWithScope(code) => inner(RawBsonRef::Document(code.scope)),
+        _ => Ok(()),
     }
 }
 

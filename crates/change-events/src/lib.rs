@@ -10,6 +10,7 @@ mod event;
 mod keystring;
 mod split;
 mod token;
+mod transaction_part;
 
 pub use description::update_description;
 pub use error::{EventError, Result};
@@ -19,3 +20,4 @@ pub use event::{
 };
 pub use split::{MAX_EVENT_BYTES, split};
 pub use token::{Explained, ResumeToken, TokenKind};
+pub use transaction_part::TransactionPart;

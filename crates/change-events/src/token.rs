@@ -348,6 +348,71 @@ mod tests {
         assert_eq!(ResumeToken::from_document(&doc! {}).unwrap_err().code, 260);
     }
 
+    /// BSON of documents in each other, each in a field of this type.
+    fn nested(kind: u8, depth: usize) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        // From the outside in: a length, a type and an empty name; from the inside out: an end for each.
+        for level in (1..=depth).rev() {
+            bytes.extend((5 + 7 * level as u32).to_le_bytes());
+            bytes.extend([kind, 0]);
+        }
+        bytes.extend(5_u32.to_le_bytes());
+        bytes.extend(vec![0; depth + 1]);
+        bytes
+    }
+
+    fn holding(bytes: &[u8]) -> String {
+        let digits: String = bytes.iter().map(|byte| format!("{byte:02X}")).collect();
+        format!("E6{:08X}{digits}", bytes.len())
+    }
+
+    /// A client may send any bytes as a token.
+    #[test]
+    fn a_token_that_holds_documents_in_each_other_is_refused() {
+        for kind in [0x03, 0x04] {
+            for depth in [1, 20_000] {
+                let digits = holding(&nested(kind, depth));
+                assert_eq!(ResumeToken::from_hex(&digits).unwrap_err().code, 260);
+            }
+        }
+        // Code with a scope: its length, the code, and documents in each other.
+        let scope = nested(0x03, 20_000);
+        let mut bytes = Vec::from((scope.len() as u32 + 16).to_le_bytes());
+        bytes.extend([0x0F, 0]);
+        bytes.extend((scope.len() as u32 + 9).to_le_bytes());
+        bytes.extend([1, 0, 0, 0, 0]);
+        bytes.extend(scope);
+        bytes.push(0);
+        let refused = ResumeToken::from_hex(&holding(&bytes)).unwrap_err();
+        assert_eq!(refused.code, 260);
+        assert!(refused.message.contains("deeply"), "{refused}");
+    }
+
+    /// Whatever an `_id` may be, a stream goes on after its event.
+    #[test]
+    fn values_without_a_layout_of_their_own_are_read_back() {
+        let scope = doc! { "x": { "y": [1, 2] } };
+        let values = [
+            Bson::Double(1.5),
+            Bson::JavaScriptCode("f()".to_owned()),
+            Bson::JavaScriptCodeWithScope(bson::JavaScriptCodeWithScope {
+                code: "f()".to_owned(),
+                scope,
+            }),
+            Bson::Symbol("s".to_owned()),
+            Bson::MinKey,
+            Bson::MaxKey,
+            Bson::Decimal128("1.25".parse().unwrap()),
+            Bson::Binary(Binary { subtype: BinarySubtype::Generic, bytes: vec![1; 300] }),
+        ];
+        for value in values {
+            let identifier = doc! { "documentKey": { "_id": value } };
+            let time = Timestamp { time: 1, increment: 1 };
+            let token = ResumeToken::event(time, 0, None, identifier);
+            assert_eq!(ResumeToken::from_hex(&token.to_hex()), Ok(token));
+        }
+    }
+
     #[test]
     fn a_mark_sorts_before_the_events_of_its_time_and_they_by_their_place() {
         let time = |increment| Timestamp { time: 9, increment };

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use bson::raw::RawDocumentBuf;
 use bson::{Timestamp, doc};
 use clap::Args;
+use quorate_change_events::TransactionPart;
 use quorate_client::{Client, ClientOptions, Error};
 use quorate_protocol::{Counted, OpTime, OpTimeAndWallTime, ReadPreference, ReadPreferenceMode};
 use quorate_server::{Backup, BackupError, IncomingBackup};
@@ -247,8 +248,7 @@ impl Batch {
 
 /// Whether more entries of the same transaction follow.
 fn is_part(entry: &RawDocumentBuf) -> bool {
-    let partial = |change: &bson::RawDocument| change.get_bool("partialTxn").unwrap_or(false);
-    entry.get_document("o").is_ok_and(partial)
+    TransactionPart::of_raw(entry) == Some(TransactionPart::Partial)
 }
 
 #[cfg(test)]
@@ -266,5 +266,8 @@ mod tests {
         batch.push(rawdoc! { "op": "c", "o": { "applyOps": [] } });
         assert_eq!(batch.whole().len(), 2);
         assert_eq!((batch.entries.len(), batch.bytes), (0, 0));
+        // A document may have the same fields.
+        batch.push(rawdoc! { "op": "i", "o": { "_id": 1, "applyOps": [], "partialTxn": true } });
+        assert_eq!(batch.whole().len(), 1);
     }
 }

@@ -16,8 +16,8 @@ use std::sync::Arc;
 
 use bson::{Bson, Document};
 use quorate_change_events::{
-    Event, FullDocument, FullDocumentBeforeChange, MAX_EVENT_BYTES, Options, ResumeToken, Scope,
-    TokenKind, events, split, transaction_events,
+    Event, MAX_EVENT_BYTES, Options, ResumeToken, Scope, TokenKind, TransactionPart, events, split,
+    transaction_events,
 };
 use quorate_protocol::Timestamp;
 use quorate_query::QueryError;
@@ -179,7 +179,8 @@ impl ChangeStream {
         self.caught_up = false;
         while !self.has_enough(wanted) && scanned < MAX_SCANNED && !self.ended {
             self.variables.meter().step()?;
-            let entries = node.change_feed().after(node, self.position, READ_STEP)?;
+            let feed = node.change_feed();
+            let entries = feed.readable_after(node, self.position, &self.options, READ_STEP)?;
             if entries.is_empty() {
                 self.caught_up = true;
                 return Ok(());
@@ -214,7 +215,7 @@ impl ChangeStream {
     /// Whether it has read everything there is, and keeps no event to send.
     fn is_quiet(&mut self, node: &Node) -> bool {
         self.catch_up();
-        let entries = || node.change_feed().after(node, self.position, 1);
+        let entries = || node.change_feed().readable_after(node, self.position, &self.options, 1);
         !self.keeps_something() && entries().is_ok_and(|entries| entries.is_empty())
     }
 
@@ -230,7 +231,7 @@ impl ChangeStream {
         if self.keeps_something() {
             return Outlook::Unknown;
         }
-        let blind = needs_images(&self.options);
+        let blind = self.options.shows_images();
         // Until there are no more, so that none is left when it begins to wait.
         for _ in 0..MAX_SCANNED.div_ceil(READ_STEP) {
             let feed = node.change_feed();
@@ -254,7 +255,7 @@ impl ChangeStream {
 
     /// Lets the events of an entry wait. Returns false if there was no room for all: the entry is to be looked at again.
     fn look_at(&mut self, node: &Node, timestamp: u64, entry: &Arc<Document>) -> Result<bool> {
-        let images = StoredImages::of(node);
+        let images = StoredImages::of(node, self.seen());
         let found = match transaction_key(entry) {
             None => events(entry, &images, &self.options).map_err(event_error)?,
             Some(key) => self.transaction(node, key, entry, &images)?,
@@ -292,6 +293,22 @@ impl ChangeStream {
         Ok(true)
     }
 
+    /// The last event that the client has, for streams that show images. Of a fragment the event is shown once more.
+    fn seen(&self) -> Bound<String> {
+        match (&self.partly, &self.resume_after) {
+            _ if !self.options.shows_images() => Bound::Unbounded,
+            (Some(taken), _) => Bound::Included(taken.clone()),
+            (None, Some(resume)) => {
+                let whole = ResumeToken { fragment: None, ..resume.clone() }.to_hex();
+                match resume.fragment {
+                    Some(_) => Bound::Excluded(whole),
+                    None => Bound::Included(whole),
+                }
+            }
+            (None, None) => Bound::Unbounded,
+        }
+    }
+
     /// Whether a transaction whose last entry has not come yet has an entry of this time.
     fn is_within(&self, time: u64) -> bool {
         let mut entries = self.unfinished.values().flatten();
@@ -306,8 +323,8 @@ impl ChangeStream {
         entry: &Arc<Document>,
         images: &StoredImages<'_>,
     ) -> Result<Vec<Event>> {
-        let object = entry.get_document("o")?;
-        if object.contains_key("abortTransaction") {
+        let part = TransactionPart::of(entry);
+        if part == Some(TransactionPart::Abort) {
             self.unfinished.remove(&key);
             return Ok(Vec::new());
         }
@@ -316,7 +333,7 @@ impl ChangeStream {
             None => earlier_entries(node, entry)?,
         };
         entries.push(Arc::clone(entry));
-        if object.get_bool("partialTxn").unwrap_or(false) {
+        if part == Some(TransactionPart::Partial) {
             let kept: usize = self.unfinished.values().map(Vec::len).sum();
             if kept + entries.len() > MAX_OPEN_ENTRIES {
                 return Err(fatal(
@@ -404,12 +421,6 @@ impl ChangeStream {
     }
 }
 
-/// Whether events cannot be judged without images that are read for each stream.
-fn needs_images(options: &Options) -> bool {
-    options.full_document != FullDocument::default()
-        || options.before_change != FullDocumentBeforeChange::default()
-}
-
 fn time_of(entry: &Document) -> Option<u64> {
     entry.get_timestamp("ts").ok().map(|time| timestamp_from(time).as_u64())
 }
@@ -443,10 +454,7 @@ fn earlier_entries(node: &Node, entry: &Document) -> Result<Vec<Arc<Document>>> 
 
 /// Which transaction an entry belongs to, if it does.
 fn transaction_key(entry: &Document) -> Option<Vec<u8>> {
-    let object = entry.get_document("o").ok()?;
-    if !object.contains_key("applyOps") && !object.contains_key("abortTransaction") {
-        return None;
-    }
+    TransactionPart::of(entry)?;
     let mut key = Document::new();
     key.insert("lsid", entry.get("lsid")?.clone());
     key.insert("txnNumber", entry.get("txnNumber")?.clone());

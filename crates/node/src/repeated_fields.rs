@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use bson::raw::{CStr, CString, RawArrayBuf};
 use bson::{Bson, Document, RawArray, RawBson, RawBsonRef, RawDocument, RawDocumentBuf};
-use quorate_query::diff::{OplogUpdate, ToldAs, apply_oplog_update, oplog_update};
+use quorate_query::diff::{OplogUpdate, ToldAs, apply_oplog_update, is_delta, oplog_update};
 use quorate_query::value::{has_numbered_arrays, measure};
 
 use crate::error::Result;
@@ -65,7 +65,7 @@ pub(crate) fn apply_change(old: &RawDocument, change: &Document) -> Result<RawDo
     let before = parse(old)?;
     let after = apply_oplog_update(&before, change)?;
     match change.get_document("diff") {
-        Ok(diff) if !holds_all(&before, old) => changed_document(old, diff),
+        Ok(diff) if is_delta(change) && !holds_all(&before, old) => changed_document(old, diff),
         _ => to_raw(&after),
     }
 }
@@ -183,6 +183,15 @@ mod tests {
         let new = rewritten(&old, |after| drop(after.insert("n", 2)));
         let items = |of: &RawDocument| of.get_array("l").unwrap().as_bytes().to_vec();
         assert_eq!(items(&new), items(&old));
+    }
+
+    #[test]
+    fn a_whole_document_with_a_field_of_a_delta_is_written_as_it_is() {
+        let diff = doc! { "d": { "n": false } };
+        for whole in [doc! { "_id": 1, "diff": &diff }, doc! { "_id": 1, "$v": 2, "diff": &diff }] {
+            let new = rewritten(&twice(), |after| *after = whole.clone());
+            assert_eq!(new, RawDocumentBuf::try_from(&whole).unwrap());
+        }
     }
 
     #[test]

@@ -123,7 +123,7 @@ impl Body {
         Ok(collection)
     }
 
-    /// Refuses a collection that was created, dropped or replaced after the snapshot. Notes its use.
+    /// Refuses a collection that was created, dropped, replaced or given other options after the snapshot. Notes its use.
     pub(crate) fn check_unchanged(
         &self,
         node: &Node,
@@ -136,14 +136,18 @@ impl Body {
         }
         let now = node.catalog();
         let now = now.get(namespace);
-        if is_own || now.map(|now| &now.uuid) == seen.map(|seen| &seen.uuid) {
+        let is_same = match (now, seen) {
+            (Some(now), Some(seen)) => now.uuid == seen.uuid && now.options == seen.options,
+            (now, seen) => now.is_none() && seen.is_none(),
+        };
+        if is_own || is_same {
             return Ok(());
         }
         Err(fail!(
             SNAPSHOT_UNAVAILABLE,
             "Unable to read from a snapshot due to pending collection catalog changes; please \
-                 retry the operation. Collection {namespace} was created or dropped after the \
-                 snapshot of the transaction"
+                 retry the operation. Collection {namespace} was created, dropped or changed after \
+                 the snapshot of the transaction"
         ))
     }
 

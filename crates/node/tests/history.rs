@@ -233,3 +233,32 @@ fn a_transaction_whose_first_entries_are_committed_can_be_rolled_back() {
     member.node.roll_back_to(within, now(), &mut |_| Ok(())).unwrap();
     assert_eq!(member.ids(doc! {"find": "c"}), [0]);
 }
+
+/// A member whose newest entries are documents with the fields of a transaction that goes on.
+fn with_documents_like_transactions() -> Member {
+    let (member, _) = with_long_transaction();
+    let text = "x".repeat(200);
+    let document = |id: i32| doc! {"_id": id, "applyOps": [], "partialTxn": true, "text": &text};
+    let documents: Vec<_> = (100..120).map(document).collect();
+    member.ok(retryable(doc! {"insert": "c", "documents": documents}, 2));
+    member
+}
+
+/// Entries are told apart by their operation, not by what a document holds.
+#[test]
+fn documents_with_the_fields_of_a_transaction_keep_no_entries() {
+    let member = with_documents_like_transactions();
+    set::commit(&member, set::position(&member));
+    trim(&member);
+    assert!(set::entries(&member).len() < 10, "{}", set::entries(&member).len());
+}
+
+#[test]
+fn a_new_primary_ends_no_transaction_for_a_document_with_its_fields() {
+    let member = with_documents_like_transactions();
+    let count = set::entries(&member).len();
+    member.node.append_noop(NoopReason::NewPrimary, Term(2), now()).unwrap();
+    let more = set::entries(&member).split_off(count);
+    let more: Vec<_> = more.iter().map(|entry| entry.get_str("op").unwrap()).collect();
+    assert_eq!(more, ["n"]);
+}

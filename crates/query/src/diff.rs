@@ -4,13 +4,17 @@
 //! and deltas of embedded documents. An array's delta is `{a: true, l: <length>, u<index>: <value>,
 //! s<index>: {…}}`. Applying a delta twice, or to a later version of the document, is harmless:
 //! what no longer fits is skipped, because a later entry will set it right.
+//!
+//! An entry holds a delta or the whole document. A delta begins with `$v`, and a stored document with `_id`, whatever
+//! other fields it has.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use bson::{Bson, Document, RawDocumentBuf};
+use bson::{Bson, Document, RawDocument, RawDocumentBuf};
 
 use crate::error::{QueryError, Result};
 use crate::part::Part;
+use crate::value::raw_scan::RawScan;
 use crate::value::size::{identical_documents, value_size};
 use crate::value::{MAX_NESTING, Number, identical, measure};
 
@@ -119,10 +123,19 @@ pub fn apply_to_part(part: &Part<'_>, entry: &Document) -> Result<Option<RawDocu
     Ok(part.changed_to(&after))
 }
 
+/// Whether the field `o` of an entry that updates a document is a delta, and not the whole document.
+pub fn is_delta(entry: &Document) -> bool {
+    entry.keys().next().is_some_and(|name| name == "$v")
+}
+
+/// The same, of the bytes of the field.
+pub fn is_raw_delta(entry: &RawDocument) -> bool {
+    RawScan::new(entry).next().is_some_and(|field| field.key() == b"$v")
+}
+
 /// The names of the fields that the field `o` of an entry changes; none if it replaces the document, or cannot be read.
 pub fn changed_fields(entry: &Document) -> Option<Vec<&str>> {
-    entry.get("$v")?;
-    let diff = entry.get("diff")?.as_document()?;
+    let diff = entry.get("diff").filter(|_| is_delta(entry))?.as_document()?;
     let mut fields = Vec::new();
     for (section, value) in diff {
         match (section.as_str(), section.strip_prefix('s')) {
@@ -138,7 +151,7 @@ pub fn changed_fields(entry: &Document) -> Option<Vec<&str>> {
 
 /// Applies the field `o` of an oplog entry: a delta or a replacement.
 pub fn apply_oplog_update(before: &Document, entry: &Document) -> Result<Document> {
-    match entry.get("$v") {
+    match entry.get("$v").filter(|_| is_delta(entry)) {
         None => Ok(entry.clone()),
         Some(version) if Number::from_value(version).and_then(Number::to_i64_exact) == Some(2) => {
             match entry.get("diff") {

@@ -9,7 +9,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bson::Document;
-use quorate_change_events::{Event, NoImages, Options, events, transaction_events};
+use quorate_change_events::{
+    Event, FullDocument, NoImages, Options, TransactionPart, events, transaction_events,
+};
 use quorate_protocol::{Lock, Timestamp};
 use quorate_wire::timestamp_from;
 
@@ -88,6 +90,20 @@ impl Feed {
         Ok(read.into_iter().map(|(time, _, entry)| (time, entry)).collect())
     }
 
+    /// Committed entries after a time that streams opened like this may read, at most so many; none if there are none.
+    pub(super) fn readable_after(
+        &self,
+        node: &Node,
+        position: u64,
+        options: &Options,
+        most: usize,
+    ) -> Result<Entries> {
+        let mut entries = self.after(node, position, most)?;
+        let until = readable_until(node, options);
+        entries.truncate(entries.partition_point(|(time, _)| *time <= until));
+        Ok(entries)
+    }
+
     /// What committed entries after a time tell to streams that were opened like this and need no images.
     pub(super) fn events_after(
         &self,
@@ -96,7 +112,7 @@ impl Feed {
         options: &Options,
         most: usize,
     ) -> Result<Vec<(u64, Told)>> {
-        let entries = self.after(node, position, most)?;
+        let entries = self.readable_after(node, position, options, most)?;
         let mut recent = self.recent.lock();
         let (from, end) = (recent.from, recent.end());
         let told = recent.told_to(options);
@@ -179,6 +195,15 @@ impl Recent {
     }
 }
 
+/// Up to where streams that were opened like this read committed entries. A document that is looked up must not be older
+/// than its event, and what majority reads see may be behind the commit point.
+pub(super) fn readable_until(node: &Node, options: &Options) -> u64 {
+    match options.full_document {
+        FullDocument::UpdateLookup => node.standing().majority.timestamp.as_u64(),
+        _ => u64::MAX,
+    }
+}
+
 /// The events of an entry. A transaction of several entries is put together by each stream; an error is for each
 /// stream to meet.
 pub(super) fn translate(entry: &Document, options: &Options) -> Told {
@@ -196,8 +221,7 @@ pub(super) fn translate(entry: &Document, options: &Options) -> Told {
 pub(super) fn is_whole(entry: &Document) -> bool {
     let before = entry.get_document("prevOpTime").and_then(|before| before.get_timestamp("ts"));
     let follows = before.is_ok_and(|time| timestamp_from(time).as_u64() > 0);
-    let object = entry.get_document("o");
-    !follows && object.is_ok_and(|o| o.contains_key("applyOps") && !o.contains_key("partialTxn"))
+    !follows && TransactionPart::of(entry) == Some(TransactionPart::Last)
 }
 
 /// Reads committed entries after a time, and makes sure that none is missing between.

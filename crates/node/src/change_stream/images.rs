@@ -6,9 +6,10 @@
 //! goes with its entry. Clients read the rows as `config.system.preimages`.
 
 use std::cell::RefCell;
+use std::ops::Bound;
 
 use bson::{Bson, Document, RawDocument, RawDocumentBuf, Timestamp, rawdoc};
-use quorate_change_events::Images;
+use quorate_change_events::{Images, ResumeToken};
 use quorate_protocol::OpTimeAndWallTime;
 use quorate_query::diff::apply_oplog_update;
 use quorate_storage::{Batch, Direction, KeyRange};
@@ -56,12 +57,14 @@ pub(crate) fn keeps_images(collection: &Collection) -> bool {
 /// What a member has of documents.
 pub(super) struct StoredImages<'a> {
     node: &'a Node,
+    /// Up to where the client has seen the events; unbounded if it has seen none of those that are looked at.
+    seen: Bound<String>,
     failure: RefCell<Option<CommandError>>,
 }
 
 impl<'a> StoredImages<'a> {
-    pub(super) fn of(node: &'a Node) -> Self {
-        Self { node, failure: RefCell::default() }
+    pub(super) fn of(node: &'a Node, seen: Bound<String>) -> Self {
+        Self { node, seen, failure: RefCell::default() }
     }
 
     /// Whether everything that was asked for could be read.
@@ -78,6 +81,14 @@ impl<'a> StoredImages<'a> {
 }
 
 impl Images for StoredImages<'_> {
+    fn is_seen(&self, token: &ResumeToken) -> bool {
+        match &self.seen {
+            Bound::Included(last) => token.to_hex() <= *last,
+            Bound::Excluded(next) => token.to_hex() < *next,
+            Bound::Unbounded => false,
+        }
+    }
+
     fn before(
         &self,
         _: Option<[u8; 16]>,

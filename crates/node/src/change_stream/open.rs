@@ -6,7 +6,7 @@ use quorate_query::expression::Variables;
 use quorate_query::pipeline::Pipeline;
 use quorate_wire::timestamp_from;
 
-use super::{ChangeStream, Start, event_error};
+use super::{ChangeStream, Start, event_error, fatal};
 use crate::commands::Target;
 use crate::dispatch::Request;
 use crate::error::{CommandError, ErrorCode, Result};
@@ -52,6 +52,7 @@ pub(crate) fn open(
     let scope = scope(request, target, parsed.whole_deployment)?;
     let (rest, splits) = following(rest)?;
     let pipeline = Pipeline::parse(rest, &variables)?;
+    check_fragment(&parsed.start, splits)?;
     let standing = request.node.standing();
     let (position, resume_after) = match parsed.start {
         Start::Now => (standing.last.op_time.timestamp.as_u64(), None),
@@ -78,6 +79,16 @@ pub(crate) fn open(
         ended: false,
         passed: None,
     })
+}
+
+/// A stream without fragments shows all of an event or nothing of it.
+fn check_fragment(start: &Start, splits: bool) -> Result<()> {
+    match start {
+        Start::After(token) if token.fragment.is_some() && !splits => Err(fatal(format!(
+            "to resume within a split event, the pipeline has to end with {SPLIT}"
+        ))),
+        _ => Ok(()),
+    }
 }
 
 fn specification(reason: &str) -> CommandError {

@@ -9,13 +9,13 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, MutexGuard};
 
 use bson::Document;
-use quorate_change_events::{Event, NoImages, Options, transaction_events};
+use quorate_change_events::{Event, NoImages, Options, TransactionPart, transaction_events};
 use quorate_query::pipeline::Pipeline;
 
 use quorate_protocol::Lock;
 
-use super::feed::{Told, is_whole, translate};
-use super::{Outlook, READ_STEP, earlier_entries, needs_images, transaction_key};
+use super::feed::{Told, is_whole, readable_until, translate};
+use super::{Outlook, READ_STEP, earlier_entries, transaction_key};
 use crate::node::Node;
 
 /// Wakes a waiting stream: it has new events.
@@ -142,7 +142,10 @@ impl Room {
             self.groups.push(Group { options, position, unfinished, streams });
             self.groups.len() - 1
         });
-        self.groups[place].streams.insert(cursor, waiter);
+        let group = &mut self.groups[place];
+        // The first of them may have begun at an entry that is not committed yet, and another before that.
+        group.position = group.position.min(waiter.since);
+        group.streams.insert(cursor, waiter);
     }
 
     /// Where streams are that wait.
@@ -166,10 +169,18 @@ impl Room {
         self.groups.clear();
     }
 
+    /// From where on there may be entries for a group; none if no group may be told of more.
+    fn least_position(&self, node: &Node) -> Option<u64> {
+        let open = |group: &&Group| group.position < readable_until(node, &group.options);
+        self.groups.iter().filter(open).map(|group| group.position).min()
+    }
+
     fn tell(&mut self, node: &Node, entries: &[(u64, Arc<Document>)]) {
         for group in &mut self.groups {
+            let until = readable_until(node, &group.options);
             let start = entries.partition_point(|(time, _)| *time <= group.position);
-            for (time, entry) in &entries[start..] {
+            let told = entries[start..].iter().take_while(|(time, _)| *time <= until);
+            for (time, entry) in told {
                 let (asked, woken) = group.tell(node, *time, entry);
                 self.asked += asked;
                 self.woken += woken;
@@ -199,12 +210,12 @@ impl Group {
             Some(key) if !is_whole(entry) => key,
             _ => return translate(entry, &self.options),
         };
-        let object = entry.get_document("o").ok()?;
-        if object.contains_key("abortTransaction") {
+        let part = TransactionPart::of(entry);
+        if part == Some(TransactionPart::Abort) {
             self.unfinished.remove(&key);
             return Some(Arc::default());
         }
-        if object.get_bool("partialTxn").unwrap_or(false) {
+        if part == Some(TransactionPart::Partial) {
             if self.unfinished.len() >= MAX_UNFINISHED {
                 return None;
             }
@@ -227,7 +238,7 @@ impl Group {
             None => self.wake_all(),
             Some(events) if events.is_empty() => {}
             Some(events) => {
-                let blind = needs_images(&self.options);
+                let blind = self.options.shows_images();
                 self.streams.retain(|_, waiter| {
                     asked += 1;
                     if waiter.since >= time || !(blind || shows(&waiter.pipeline, &events)) {
@@ -302,7 +313,7 @@ impl Node {
         let shared = self.change_feed().room();
         for _ in 0..MAX_BATCHES {
             let mut room = shared.lock();
-            let Some(from) = room.groups.iter().map(|group| group.position).min() else { return };
+            let Some(from) = room.least_position(self) else { return };
             match self.change_feed().after(self, from, READ_STEP) {
                 Ok(entries) if entries.is_empty() => return,
                 Ok(entries) => room.tell(self, &entries),

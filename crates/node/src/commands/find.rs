@@ -113,6 +113,8 @@ fn look_up(
 fn cursor_options(request: &Request<'_>, fields: &Fields<'_>) -> Result<CursorOptions> {
     refuse_if!(fields.flag("awaitData")? && !fields.flag("tailable")? => FAILED_TO_PARSE,
         "Cannot set 'awaitData' without also setting 'tailable'");
+    refuse_if!(fields.flag("tailable")? && request.transaction.is_some() => INVALID_OPTIONS,
+        "It is illegal to open a tailable cursor in a transaction: it shows what comes after the snapshot");
     let mut options = CursorOptions::new(request);
     options.batch_size = fields.count("batchSize")?;
     options.single_batch = fields.flag("singleBatch")?;

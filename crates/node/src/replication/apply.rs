@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use bson::{Document, RawDocument, RawDocumentBuf};
 use quorate_protocol::{OpTime, OpTimeAndWallTime};
-use quorate_query::diff::ToldAs;
+use quorate_query::diff::{ToldAs, is_raw_delta};
 use quorate_storage::key::RecordId;
 
 use super::Replication;
@@ -308,7 +308,7 @@ impl Writer<'_> {
                 self.remove_with_keys(&collection, record, &old, keys)
             }
             Change::Missing if operation == "d" => Ok(()),
-            Change::Missing if object.get("$v").ok().flatten().is_some() => self.misfit(fit, entry),
+            Change::Missing if is_raw_delta(object) => self.misfit(fit, entry),
             Change::Missing | Change::Insert { .. } => self.put(&mut collection, object.to_owned()),
         }
     }

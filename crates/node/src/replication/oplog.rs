@@ -5,13 +5,13 @@
 
 use std::ops::Bound;
 
-use bson::{RawDocumentBuf, rawdoc};
+use bson::{RawDocument, RawDocumentBuf, rawdoc};
 use quorate_protocol::{OpTime, OpTimeAndWallTime, Timestamp, WallTime};
 use quorate_storage::key::RecordId;
 use quorate_storage::{Bytes, Direction};
 use quorate_wire::{to_bson_date_time, to_bson_timestamp};
 
-use super::entry::entry_position;
+use super::entry::{entry_position, object_of, operation_of};
 use crate::catalog::Ident;
 use crate::error::Result;
 use crate::node::Node;
@@ -136,14 +136,19 @@ impl Node {
     /// Whether the oplog begins with the first entry of the set: nothing was before it.
     pub(crate) fn has_whole_history(&self) -> Result<bool> {
         let first = self.read_oplog(Bound::Unbounded, 1, usize::MAX)?.entries.into_iter().next();
-        let message =
-            first.as_ref().and_then(|entry| entry.get_document("o").ok()?.get_str("msg").ok());
-        Ok(message == Some(INITIATING))
+        Ok(first.is_some_and(|entry| is_initiating(&entry)))
     }
 }
 
 /// What the first entry of a set says.
 const INITIATING: &str = "initiating set";
+
+/// Whether an entry is the first one of its set. Documents may have the field of its object.
+fn is_initiating(entry: &RawDocument) -> bool {
+    let object = object_of(entry).and_then(|object| Ok(object.get_str("msg")?));
+    operation_of(entry).is_ok_and(|operation| operation == "n")
+        && object.is_ok_and(|message| message == INITIATING)
+}
 
 pub(super) fn last_position(node: &Node, oplog: Ident) -> Result<OpTimeAndWallTime> {
     last_in(&node.view(), Some(oplog))

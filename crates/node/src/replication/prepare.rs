@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use bson::{Document, RawDocument, RawDocumentBuf};
-use quorate_query::diff::{apply_to_part, changed_fields};
+use quorate_query::diff::{apply_to_part, changed_fields, is_raw_delta};
 use quorate_query::{Part, PlainDelta};
 use quorate_storage::key::RecordId;
 
@@ -159,10 +159,7 @@ pub(super) fn prepare_entry(
                 let keys = changed_keys(collection, (&old, &new), Some(&touches))?;
                 return Ok(Change::Replace { record, old, new, keys });
             }
-            let delta = match object.get("$v") {
-                Ok(Some(_)) => Some(Document::try_from(object)?),
-                _ => None,
-            };
+            let delta = is_raw_delta(object).then(|| Document::try_from(object)).transpose()?;
             let touched = delta.as_ref().and_then(changed_fields);
             let new = match &delta {
                 Some(delta) => updated(&old, delta, touched.as_deref())?,

@@ -7,15 +7,14 @@
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
+use quorate_change_events::TransactionPart;
 use quorate_protocol::Lock;
 use quorate_storage::key::RecordId;
 use quorate_storage::{Batch, Bytes, Direction, KeyRange};
 
 use super::Replication;
-use super::entry::object_of;
 use crate::error::Result;
 use crate::records::parse_record;
-use crate::transactions::is_partial;
 use crate::writer::{Growth, Totals, Writer, oplog_namespace};
 
 /// Entries removed under one hold of the write lock: the store keeps no mark of each of them.
@@ -104,7 +103,7 @@ impl Writer<'_> {
             return Ok(Some(committed));
         };
         let newest = parse_record(&pair?.1)?;
-        if !object_of(&newest).is_ok_and(is_partial) {
+        if TransactionPart::of_raw(&newest) != Some(TransactionPart::Partial) {
             return Ok(Some(committed));
         }
         Ok(Some(self.first_of_chain(&newest)?.min(committed)))

@@ -16,6 +16,7 @@ use std::sync::atomic::Ordering;
 use bson::raw::cstr;
 use bson::spec::BinarySubtype;
 use bson::{Binary, Document, RawBsonRef, RawDocument, RawDocumentBuf, rawdoc};
+use quorate_change_events::TransactionPart;
 use quorate_protocol::{OpTime, OpTimeAndWallTime, Term};
 use quorate_storage::key::RecordId;
 use quorate_storage::{Batch, Direction};
@@ -296,7 +297,7 @@ impl Writer<'_> {
         let newest = self.view().scan_oplog(whole, Direction::Backward)?.next();
         let Some(pair) = newest else { return Ok(()) };
         let entry = parse_record(&pair?.1)?;
-        let is_unfinished = object_of(&entry).is_ok_and(is_partial);
+        let is_unfinished = TransactionPart::of_raw(&entry) == Some(TransactionPart::Partial);
         let (true, Some((session, number))) = (is_unfinished, session_of(&entry)?) else {
             return Ok(());
         };

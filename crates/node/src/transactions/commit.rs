@@ -62,8 +62,8 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// The keys of a stage fit the indexes that its collections had; if those have changed, it cannot
-    /// be committed.
+    /// The keys of a stage fit the indexes that its collections had, and its documents their options; if those have
+    /// changed, it cannot be committed.
     fn check_descriptions(&self, stage: &Stage) -> Result<()> {
         let conflict = || refused(Refusal::WriteConflict);
         let catalog = self.node.catalog();
@@ -75,7 +75,7 @@ impl Writer<'_> {
             let (Some(now), Some(then)) = (now, then) else { return Err(conflict()) };
             let (has, had) = (now.indexes.iter(), then.indexes.iter());
             let same_indexes = has.map(|index| index.ident).eq(had.map(|index| index.ident));
-            if now.uuid != then.uuid || !same_indexes {
+            if now.uuid != then.uuid || now.options != then.options || !same_indexes {
                 return Err(conflict());
             }
         }

@@ -4,6 +4,9 @@
 
 #[path = "../support/mod.rs"]
 mod support;
+
+mod images;
+mod odd_entries;
 mod waiting;
 
 use std::sync::{Arc, Mutex};

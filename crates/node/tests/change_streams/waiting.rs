@@ -133,6 +133,25 @@ fn a_change_wakes_only_the_streams_that_show_it() {
     assert_eq!(stream_figures(&member).1, 2, "none waits");
 }
 
+/// A stream that is opened now begins behind the commit point. One that waits with it and has read less is still told of
+/// what is committed in between.
+#[test]
+fn a_stream_that_waits_behind_a_newer_one_misses_nothing() {
+    let member = primary();
+    let mut earlier = watch(&member, "c", doc! {});
+    member.insert("c", vec![doc! { "_id": 1 }]);
+    // Opened before a majority has the insert.
+    let reply = member.ok(aggregate("c".into(), vec![doc! { "$changeStream": {} }]));
+    let newer = reply.get_document("cursor").unwrap().get_i64("id").unwrap();
+    let woken = Woken::default();
+    let waits = [wait(&member, newer, &woken), wait(&member, earlier.id, &woken)];
+    commit(&member);
+    member.node.tell_streams();
+    assert_eq!(*woken.lock().unwrap(), [earlier.id]);
+    drop(waits);
+    assert_eq!(earlier.types(), ["insert"]);
+}
+
 /// A host looks at the streams only while one of them waits: with none, a write wakes no task for them.
 #[test]
 fn streams_are_told_of_only_while_one_waits() {

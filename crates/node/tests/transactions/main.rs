@@ -4,6 +4,8 @@
 
 #[path = "../support/mod.rs"]
 mod support;
+
+mod old_rules;
 mod waiting;
 
 use std::sync::Arc;

@@ -2,7 +2,7 @@
 
 use crate::support::assert_same;
 use bson::{Document, doc};
-use quorate_query::diff::{OplogUpdate, ToldAs, apply_oplog_update, oplog_update};
+use quorate_query::diff::{OplogUpdate, ToldAs, apply_oplog_update, changed_fields, oplog_update};
 
 fn entry(before: &Document, after: &Document) -> Document {
     match oplog_update(before, after, &ToldAs::default()) {
@@ -89,6 +89,19 @@ fn a_delta_that_does_not_pay_is_a_replacement() {
     assert_same(&found, &after);
     assert_same(&apply_oplog_update(&before, &found).unwrap(), &after);
     assert_eq!(oplog_update(&before, &before, &ToldAs::default()), OplogUpdate::Unchanged);
+}
+
+/// Stored documents begin with `_id`, and deltas with `$v`.
+#[test]
+fn a_whole_document_may_have_the_fields_of_a_delta() {
+    let before = doc! { "_id": 1, "a": 1 };
+    let after = doc! { "_id": 1, "$v": 2, "diff": { "d": { "a": false } } };
+    let found = entry(&before, &after);
+    assert_same(&found, &after);
+    assert_same(&apply_oplog_update(&before, &found).unwrap(), &after);
+    assert_eq!(changed_fields(&found), None, "any field may have changed");
+    let delta = doc! { "$v": 2, "diff": { "d": { "a": false } } };
+    assert_eq!(changed_fields(&delta), Some(vec!["a"]));
 }
 
 #[test]
