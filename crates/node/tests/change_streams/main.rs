@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 use bson::{Bson, Document, doc};
 use quorate_node::{Awaited, StreamWait};
 use support::Member;
-use support::set::{images, position, primary};
+use support::set::{images, position, primary, transact};
 
 /// A majority has everything.
 fn commit(member: &Member) {
@@ -391,22 +391,6 @@ fn a_stream_that_is_behind_answers_at_once_and_moves_on() {
 }
 
 /// A transaction of one session, statement by statement.
-fn transact(member: &Member, number: i64, statements: Vec<Document>) {
-    let id = bson::Binary { subtype: bson::spec::BinarySubtype::Uuid, bytes: vec![5; 16] };
-    let fields = doc! { "lsid": { "id": id }, "txnNumber": number, "autocommit": false };
-    for (place, mut statement) in statements.into_iter().enumerate() {
-        statement.extend(fields.clone());
-        if place == 0 {
-            statement.insert("startTransaction", true);
-        }
-        let reply = member.ok(statement);
-        assert!(!reply.contains_key("writeErrors"), "{reply}");
-    }
-    let mut commit = doc! { "commitTransaction": 1, "$db": "admin" };
-    commit.extend(fields);
-    member.ok(commit);
-}
-
 fn update_of(id: i32, change: Document) -> Document {
     doc! { "update": "c", "updates": [{ "q": { "_id": id }, "u": change }] }
 }
