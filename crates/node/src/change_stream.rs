@@ -135,8 +135,8 @@ impl ChangeStream {
         let hex = |time| ResumeToken::high_water_mark(to_bson_timestamp(time)).to_hex();
         let mark = hex(self.mark());
         match &self.last_sent {
-            // More of what was scanned is still to be sent.
-            Some(sent) if !self.waiting.is_empty() => sent.clone(),
+            // More of what was scanned is still to be sent, or more of its entry is still to be scanned.
+            Some(sent) if !self.waiting.is_empty() || self.partly.is_some() => sent.clone(),
             None if !self.waiting.is_empty() => self.start_token(),
             // The last entry that was read is the one that was shown last.
             Some(sent) if *sent > hex(self.position()) => sent.clone(),
@@ -220,7 +220,7 @@ impl ChangeStream {
 
     /// Whether it has something to tell, or to look for, besides the entries that follow.
     fn keeps_something(&self) -> bool {
-        let within = !self.unfinished.is_empty();
+        let within = !self.unfinished.is_empty() || self.partly.is_some();
         self.resume_after.is_some() || !self.waiting.is_empty() || self.ended || within
     }
 
