@@ -63,7 +63,7 @@ pub(crate) struct ChangeStream {
     variables: Variables,
     /// Whether events that are too large come in fragments.
     splits: bool,
-    /// Nothing up to here is shown.
+    /// Nothing that was committed up to here is shown. All changes of a transaction are committed by its last entry.
     started_at: u64,
     /// Every entry up to here has been read.
     position: u64,
@@ -261,10 +261,6 @@ impl ChangeStream {
         };
         let mut found = found.into_iter().peekable();
         while let Some(event) = found.next() {
-            // The stream began inside of a transaction.
-            if timestamp_from(event.token.cluster_time).as_u64() <= self.started_at {
-                continue;
-            }
             let token = event.token.to_hex();
             if self.partly.as_ref().is_some_and(|taken| token <= *taken) {
                 continue;

@@ -487,7 +487,38 @@ fn a_stream_goes_on_within_a_transaction_of_several_entries() {
     let time = events[2].get_timestamp("clusterTime").unwrap();
     assert!(time > events[1].get_timestamp("clusterTime").unwrap());
     let mut timed = watch(&member, "c", doc! { "startAtOperationTime": time });
-    assert_eq!(keys(&timed.events()), [3, 4]);
+    assert_eq!(keys(&timed.events()), [1, 2, 3, 4], "the transaction is committed as a whole");
+}
+
+/// A member that follows may have a part of a transaction only; none of it is committed before its last entry.
+#[test]
+fn a_stream_opened_within_a_transaction_shows_all_of_it() {
+    let (member, follower) = (primary(), support::set::secondary());
+    member.node.split_transactions_at(1);
+    member.insert("c", vec![doc! { "_id": -1 }]);
+    let before = support::set::entries(&member).len();
+    let insert = |id: i32| doc! { "insert": "c", "documents": [{ "_id": id }] };
+    transact(&member, 1, (1..=3).map(insert).collect());
+    let mut known = support::set::entries(&member);
+    let rest = known.split_off(before + 2);
+    assert_eq!(rest.len(), 1, "three entries");
+    let null = quorate_protocol::OpTime::NULL;
+    let last = follower.node.apply(null, known, support::now()).unwrap().op_time;
+    let open_on_follower = |options: Document| {
+        let mut command = aggregate("c".into(), vec![doc! { "$changeStream": options }]);
+        command.insert("$readPreference", doc! { "mode": "nearest" });
+        open(&follower, command)
+    };
+    let shown_time = quorate_wire::to_bson_timestamp(last.timestamp);
+    let mut now = open_on_follower(doc! {});
+    let mut timed = open_on_follower(doc! { "startAtOperationTime": shown_time });
+    let mut resumed = open_on_follower(doc! { "resumeAfter": now.token.clone() });
+    follower.node.apply(last, rest, support::now()).unwrap();
+    for stream in [&mut now, &mut timed, &mut resumed] {
+        let id = |event: &Document| event.get_document("documentKey").unwrap().get_i32("_id");
+        let ids: Vec<_> = stream.events().iter().map(|event| id(event).unwrap()).collect();
+        assert_eq!(ids, [1, 2, 3]);
+    }
 }
 
 #[test]
