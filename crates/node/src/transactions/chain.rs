@@ -220,7 +220,7 @@ impl Writer<'_> {
         self.begin_stage();
         let applied = operations.iter().try_for_each(|(operation, _)| {
             self.replay_operation(operation);
-            apply(self, operation)
+            apply(self, operation).map(|()| self.stage_unapplied())
         });
         let staged = self.take_staged();
         applied?;
