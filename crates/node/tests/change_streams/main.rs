@@ -440,6 +440,27 @@ fn images_of_transactions_are_kept_on_every_member_and_go_with_a_rollback() {
     assert_eq!(member.code(delete), 20);
 }
 
+/// The images of a transaction are kept with its last entry, and go with it: the entries before it may stay.
+#[test]
+fn a_rollback_into_a_transaction_leaves_none_of_its_images() {
+    let (member, follower) = (primary(), support::set::secondary());
+    member.node.split_transactions_at(1);
+    member.ok(doc! { "create": "c", "changeStreamPreAndPostImages": { "enabled": true } });
+    member.insert("c", vec![doc! { "_id": 1, "a": 1 }, doc! { "_id": 2, "a": 1 }]);
+    let change = |id: i32| update_of(id, doc! { "$inc": { "a": 1 } });
+    transact(&member, 1, vec![change(1), change(2), change(1)]);
+    let mut known = support::set::entries(&member);
+    let null = quorate_protocol::OpTime::NULL;
+    follower.node.apply(null, known.clone(), support::now()).unwrap();
+    assert_eq!((images(&follower).len(), images(&follower)), (3, images(&member)));
+    let rest = known.split_off(known.len() - 2);
+    let within = quorate_node::entry_position(known.last().unwrap()).unwrap();
+    follower.node.roll_back_to(within, support::now(), &mut |_| Ok(())).unwrap();
+    assert_eq!(images(&follower), [] as [Document; 0]);
+    follower.node.apply(within.op_time, rest, support::now()).unwrap();
+    assert_eq!(images(&follower), images(&member));
+}
+
 #[test]
 fn the_first_token_of_a_stream_stands_after_what_was_there_before() {
     let member = primary();
