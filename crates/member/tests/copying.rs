@@ -275,6 +275,55 @@ fn a_collection_that_is_renamed_while_it_is_read_is_copied_whole() {
     assert!(renamed_while_read >= 2, "both were read in several batches");
 }
 
+/// A transaction builds indexes of empty collections only; over a copy the collection may hold what came later.
+#[test]
+fn an_index_that_a_transaction_built_and_that_is_gone_is_no_obstacle_to_a_copy() {
+    let (source, copy) = (primary(), member());
+    run(&source, doc! { "insert": "first", "documents": [{ "_id": 1 }] });
+    let index = doc! { "key": { "n": 1 }, "name": "n" };
+    let make = || {
+        let id = Binary { subtype: BinarySubtype::Uuid, bytes: vec![9; 16] };
+        let statements = [
+            doc! { "create": "made", "startTransaction": true },
+            doc! { "createIndexes": "made", "indexes": [index.clone()] },
+            doc! { "insert": "made", "documents": [{ "_id": 1, "n": 1 }] },
+            doc! { "commitTransaction": 1, "$db": "admin" },
+        ];
+        for mut statement in statements {
+            statement.extend(doc! {
+                "lsid": { "id": id.clone() }, "txnNumber": 1_i64, "autocommit": false,
+                "$readPreference": { "mode": "primary" },
+            });
+            run(&source, statement);
+        }
+    };
+    let mut listings = 0;
+    copy_while(
+        &source,
+        &copy,
+        &mut |command| {
+            if command.contains_key("listCollections") && listings == 0 {
+                make();
+            }
+            if command.get_str("listIndexes").is_ok_and(|name| name == "made") {
+                run(&source, doc! { "dropIndexes": "made", "index": "n" });
+            }
+            listings += i32::from(command.contains_key("listCollections"));
+        },
+        || {
+            run(&source, doc! { "createIndexes": "made", "indexes": [index.clone()] });
+        },
+    );
+    assert_eq!(hash(&copy), hash(&source));
+    let listed = |node| {
+        let listed = run(node, doc! { "listIndexes": "made" });
+        listed.get_document("cursor").unwrap().get_array("firstBatch").unwrap().len()
+    };
+    assert_eq!((listed(&copy), listed(&source)), (2, 2));
+    let valid = run(&copy, doc! { "validate": "made", "full": true });
+    assert!(valid.get_bool("valid").unwrap(), "{valid}");
+}
+
 /// Found by a world: after a failover to a member that was copied, a client's repeated write was done
 /// a second time.
 #[test]
