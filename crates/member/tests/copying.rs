@@ -115,7 +115,7 @@ fn step_while(
     let progress = CloneProgress::default();
     let address: ServerAddress = "a:1".parse().unwrap();
     let work = CopyWork { attempt: 1, step, source: address, begin, progress };
-    let mut copying = Copying::new(work, None, now());
+    let mut copying = Copying::new(work, copy, now());
     let mut stream = None;
     loop {
         match copying.ask() {
@@ -451,6 +451,43 @@ fn a_stream_whose_place_was_trimmed_ends() {
     assert!(node.oldest_entry().unwrap() > sent, "the oplog was trimmed");
     let error = source.next_batch(&node, view(&node), false).map(drop).unwrap_err();
     assert_eq!(error.code, ErrorCode::CAPPED_POSITION_LOST, "{error:?}");
+}
+
+/// A step that is interrupted is done again. Its source may have trimmed what was applied by then.
+#[test]
+fn a_copy_asks_for_no_entry_that_it_has_applied() {
+    let options = NodeOptions { oplog_bytes: Some(200_000), ..NodeOptions::default() };
+    let source = Node::open(Arc::new(ModelStore::new()), options, now()).unwrap();
+    source.join_replica_set(now()).unwrap();
+    lead(&source);
+    let copy = member();
+    // More than the newest megabyte, which is kept in memory.
+    let large = "x".repeat(40_000);
+    let insert = |id: i32| {
+        run(&source, doc! { "insert": "c", "documents": [{ "_id": id, "large": &large }] });
+    };
+    insert(0);
+    let at = || "a:1".parse::<ServerAddress>().unwrap();
+    let begin = source.log_positions().written.op_time;
+    copy.wipe(now()).unwrap();
+    let clone =
+        InitialSyncStep::Clone { source: at(), begin_fetching: begin, begin_applying: begin };
+    assert_eq!(step(&source, &copy, clone, begin), InitialSyncOutcome::Cloned);
+    (1..40).for_each(insert);
+    // They were kept meanwhile.
+    let from = std::ops::Bound::Included(begin.timestamp);
+    let kept = source.read_oplog(from, usize::MAX, usize::MAX).unwrap().entries;
+    copy.apply_cloned(kept, now()).unwrap();
+    let commit_point = source.log_positions().written;
+    let rollback_id = source.standing().rollback_id;
+    source.decide(Decided { term: Term(1), rollback_id, commit_point, can_commit: true });
+    while source.maintain(now()).unwrap() {}
+    assert!(source.oldest_entry().unwrap() > begin, "the oplog was trimmed");
+    insert(40);
+    let stop = source.log_positions().written;
+    let applied = step(&source, &copy, InitialSyncStep::ApplyThrough(stop), begin);
+    assert_eq!(applied, InitialSyncOutcome::AppliedThrough(stop));
+    assert_eq!(hash(&copy), hash(&source));
 }
 
 /// Views have no UUIDs that a source tells. At every command of a copy in turn, a view is changed, one is dropped, and
