@@ -69,7 +69,9 @@ impl Host {
                 });
             }
             InitialSyncStep::ApplyThrough(_) => buffer = self.initial_sync.buffer.take(),
-            _ => {}
+            InitialSyncStep::ReadStopPoint { .. } => {}
+            // Another attempt begins at another entry, and maybe at another source.
+            _ => self.initial_sync.buffer = None,
         }
         let (inbox, clock, dialer) = (self.inbox.clone(), self.clock.clone(), self.dialer.clone());
         let node = Arc::clone(&self.node);
