@@ -171,8 +171,9 @@ pub struct Copying {
 }
 
 impl Copying {
-    /// Begins a step. Entries that were kept during the copy are applied by now, up to `kept`.
-    pub fn new(work: CopyWork, kept: Option<OpTime>, now: Now) -> Self {
+    /// Begins a step, or goes on with one that was interrupted. Entries that were applied over the copy are not asked
+    /// for again: its source may have trimmed them since.
+    pub fn new(work: CopyWork, node: &Node, now: Now) -> Self {
         let CopyWork { attempt, step, begin, progress, .. } = work;
         let stage = match &step {
             InitialSyncStep::ReadSource { .. } | InitialSyncStep::ReadRollbackId { .. } => {
@@ -188,6 +189,7 @@ impl Copying {
                 Stage::Done(InitialSyncOutcome::Wiped)
             }
         };
+        let applied = node.log_positions().written.op_time;
         Self {
             step,
             stage,
@@ -197,7 +199,7 @@ impl Copying {
             collections: VecDeque::new(),
             current: None,
             expected: (0, 0),
-            place: kept.unwrap_or(begin),
+            place: if applied.is_null() { begin } else { applied },
         }
     }
 

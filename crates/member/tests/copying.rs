@@ -115,7 +115,7 @@ fn step_while(
     let progress = CloneProgress::default();
     let address: ServerAddress = "a:1".parse().unwrap();
     let work = CopyWork { attempt: 1, step, source: address, begin, progress };
-    let mut copying = Copying::new(work, None, now());
+    let mut copying = Copying::new(work, copy, now());
     let mut stream = None;
     loop {
         match copying.ask() {
@@ -275,6 +275,55 @@ fn a_collection_that_is_renamed_while_it_is_read_is_copied_whole() {
     assert!(renamed_while_read >= 2, "both were read in several batches");
 }
 
+/// A transaction builds indexes of empty collections only; over a copy the collection may hold what came later.
+#[test]
+fn an_index_that_a_transaction_built_and_that_is_gone_is_no_obstacle_to_a_copy() {
+    let (source, copy) = (primary(), member());
+    run(&source, doc! { "insert": "first", "documents": [{ "_id": 1 }] });
+    let index = doc! { "key": { "n": 1 }, "name": "n" };
+    let make = || {
+        let id = Binary { subtype: BinarySubtype::Uuid, bytes: vec![9; 16] };
+        let statements = [
+            doc! { "create": "made", "startTransaction": true },
+            doc! { "createIndexes": "made", "indexes": [index.clone()] },
+            doc! { "insert": "made", "documents": [{ "_id": 1, "n": 1 }] },
+            doc! { "commitTransaction": 1, "$db": "admin" },
+        ];
+        for mut statement in statements {
+            statement.extend(doc! {
+                "lsid": { "id": id.clone() }, "txnNumber": 1_i64, "autocommit": false,
+                "$readPreference": { "mode": "primary" },
+            });
+            run(&source, statement);
+        }
+    };
+    let mut listings = 0;
+    copy_while(
+        &source,
+        &copy,
+        &mut |command| {
+            if command.contains_key("listCollections") && listings == 0 {
+                make();
+            }
+            if command.get_str("listIndexes").is_ok_and(|name| name == "made") {
+                run(&source, doc! { "dropIndexes": "made", "index": "n" });
+            }
+            listings += i32::from(command.contains_key("listCollections"));
+        },
+        || {
+            run(&source, doc! { "createIndexes": "made", "indexes": [index.clone()] });
+        },
+    );
+    assert_eq!(hash(&copy), hash(&source));
+    let listed = |node| {
+        let listed = run(node, doc! { "listIndexes": "made" });
+        listed.get_document("cursor").unwrap().get_array("firstBatch").unwrap().len()
+    };
+    assert_eq!((listed(&copy), listed(&source)), (2, 2));
+    let valid = run(&copy, doc! { "validate": "made", "full": true });
+    assert!(valid.get_bool("valid").unwrap(), "{valid}");
+}
+
 /// Found by a world: after a failover to a member that was copied, a client's repeated write was done
 /// a second time.
 #[test]
@@ -402,6 +451,43 @@ fn a_stream_whose_place_was_trimmed_ends() {
     assert!(node.oldest_entry().unwrap() > sent, "the oplog was trimmed");
     let error = source.next_batch(&node, view(&node), false).map(drop).unwrap_err();
     assert_eq!(error.code, ErrorCode::CAPPED_POSITION_LOST, "{error:?}");
+}
+
+/// A step that is interrupted is done again. Its source may have trimmed what was applied by then.
+#[test]
+fn a_copy_asks_for_no_entry_that_it_has_applied() {
+    let options = NodeOptions { oplog_bytes: Some(200_000), ..NodeOptions::default() };
+    let source = Node::open(Arc::new(ModelStore::new()), options, now()).unwrap();
+    source.join_replica_set(now()).unwrap();
+    lead(&source);
+    let copy = member();
+    // More than the newest megabyte, which is kept in memory.
+    let large = "x".repeat(40_000);
+    let insert = |id: i32| {
+        run(&source, doc! { "insert": "c", "documents": [{ "_id": id, "large": &large }] });
+    };
+    insert(0);
+    let at = || "a:1".parse::<ServerAddress>().unwrap();
+    let begin = source.log_positions().written.op_time;
+    copy.wipe(now()).unwrap();
+    let clone =
+        InitialSyncStep::Clone { source: at(), begin_fetching: begin, begin_applying: begin };
+    assert_eq!(step(&source, &copy, clone, begin), InitialSyncOutcome::Cloned);
+    (1..40).for_each(insert);
+    // They were kept meanwhile.
+    let from = std::ops::Bound::Included(begin.timestamp);
+    let kept = source.read_oplog(from, usize::MAX, usize::MAX).unwrap().entries;
+    copy.apply_cloned(kept, now()).unwrap();
+    let commit_point = source.log_positions().written;
+    let rollback_id = source.standing().rollback_id;
+    source.decide(Decided { term: Term(1), rollback_id, commit_point, can_commit: true });
+    while source.maintain(now()).unwrap() {}
+    assert!(source.oldest_entry().unwrap() > begin, "the oplog was trimmed");
+    insert(40);
+    let stop = source.log_positions().written;
+    let applied = step(&source, &copy, InitialSyncStep::ApplyThrough(stop), begin);
+    assert_eq!(applied, InitialSyncOutcome::AppliedThrough(stop));
+    assert_eq!(hash(&copy), hash(&source));
 }
 
 /// Views have no UUIDs that a source tells. At every command of a copy in turn, a view is changed, one is dropped, and

@@ -63,7 +63,7 @@ pub(crate) struct ChangeStream {
     variables: Variables,
     /// Whether events that are too large come in fragments.
     splits: bool,
-    /// Nothing up to here is shown.
+    /// Nothing that was committed up to here is shown. All changes of a transaction are committed by its last entry.
     started_at: u64,
     /// Every entry up to here has been read.
     position: u64,
@@ -135,8 +135,8 @@ impl ChangeStream {
         let hex = |time| ResumeToken::high_water_mark(to_bson_timestamp(time)).to_hex();
         let mark = hex(self.mark());
         match &self.last_sent {
-            // More of what was scanned is still to be sent.
-            Some(sent) if !self.waiting.is_empty() => sent.clone(),
+            // More of what was scanned is still to be sent, or more of its entry is still to be scanned.
+            Some(sent) if !self.waiting.is_empty() || self.partly.is_some() => sent.clone(),
             None if !self.waiting.is_empty() => self.start_token(),
             // The last entry that was read is the one that was shown last.
             Some(sent) if *sent > hex(self.position()) => sent.clone(),
@@ -221,7 +221,7 @@ impl ChangeStream {
 
     /// Whether it has something to tell, or to look for, besides the entries that follow.
     fn keeps_something(&self) -> bool {
-        let within = !self.unfinished.is_empty();
+        let within = !self.unfinished.is_empty() || self.partly.is_some();
         self.resume_after.is_some() || !self.waiting.is_empty() || self.ended || within
     }
 
@@ -262,10 +262,6 @@ impl ChangeStream {
         };
         let mut found = found.into_iter().peekable();
         while let Some(event) = found.next() {
-            // The stream began inside of a transaction.
-            if timestamp_from(event.token.cluster_time).as_u64() <= self.started_at {
-                continue;
-            }
             let token = event.token.to_hex();
             if self.partly.as_ref().is_some_and(|taken| token <= *taken) {
                 continue;

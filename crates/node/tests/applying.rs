@@ -10,7 +10,8 @@ use bson::{Document, RawDocumentBuf, doc};
 use quorate_node::{MAX_APPLY_ENTRIES, entry_position};
 use quorate_protocol::{MemberState, OpTime};
 use support::set::{
-    commit, entries, hash, images, position, primary, secondary, show, uuid_of, write_everything,
+    commit, entries, hash, images, position, primary, secondary, show, transact, uuid_of,
+    write_everything,
 };
 use support::{Member, now};
 
@@ -270,6 +271,43 @@ fn a_batch_prepared_by_threads_is_applied_as_one_entry_after_the_other() {
         show(&to.node, MemberState::Primary, true);
         to.validate("a");
         to.validate("u");
+    }
+}
+
+/// Threads work out what a batch changes before any of it is applied. What a transaction changes may stand in earlier
+/// entries: all that follows it in the batch is worked out again.
+#[test]
+fn changes_prepared_before_a_transaction_of_the_same_batch_are_worked_out_again() {
+    let create = doc! {"create": "made"};
+    for (several_entries, also) in [(true, None), (false, Some(create))] {
+        let from = primary();
+        if several_entries {
+            from.node.split_transactions_at(1);
+        }
+        from.ok(doc! {"createIndexes": "a", "indexes": [{"key": {"n": 1}, "name": "n"}]});
+        from.insert("a", (0..6).map(|id| doc! {"_id": id, "n": 0}).collect());
+        let before = entries(&from);
+        let update = |filter: Document, change: Document| {
+            doc! {"update": "a", "updates": [{"q": filter, "u": change, "multi": true}]}
+        };
+        let delete = |id: i32| doc! {"delete": "a", "deletes": [{"q": {"_id": id}, "limit": 1}]};
+        let new = doc! {"insert": "a", "documents": [{"_id": 10, "n": 0}, {"_id": 11, "n": 0}]};
+        let change = update(doc! {}, doc! {"$inc": {"n": 1}, "$set": {"x": 1}});
+        transact(&from, 1, also.into_iter().chain([new, change, delete(5)]).collect());
+        from.ok(update(doc! {"_id": {"$in": [0, 10]}}, doc! {"$inc": {"n": 1}}));
+        from.ok(delete(1));
+        from.ok(delete(11));
+        from.insert("a", vec![doc! {"_id": 5, "n": 7}]);
+        from.ok(update(doc! {"_id": 5}, doc! {"$inc": {"n": 1}}));
+        let batch = entries(&from).split_off(before.len());
+        assert_eq!(batch.len() > 8, several_entries);
+        let to = secondary();
+        let begin = to.node.apply(OpTime::NULL, before, now()).unwrap().op_time;
+        to.node.prepare_from(2);
+        to.node.apply(begin, batch, now()).unwrap();
+        assert_eq!(hash(&to), hash(&from));
+        show(&to.node, MemberState::Primary, true);
+        to.validate("a");
     }
 }
 

@@ -23,7 +23,8 @@ impl World {
         self.end_copy(index);
         let Some(source) = self.index_at(&work.source) else { return };
         let attempt = work.attempt;
-        let copying = Copying::new(work, None, self.now_at(index));
+        let Some(data) = self.nodes[index].data() else { return };
+        let copying = Copying::new(work, &data, self.now_at(index));
         let step = CopyStep { copying, attempt, source, asked: 0, stream: None };
         self.nodes[index].copy = Some(step);
         self.ask_source(index);

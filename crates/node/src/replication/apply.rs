@@ -447,6 +447,8 @@ struct Touched {
     deferred: BTreeSet<Vec<u8>>,
     /// Documents of changes that are committed: what was prepared before does not hold for them.
     committed: BTreeSet<Vec<u8>>,
+    /// Whether documents were changed that are not noted: what was prepared before holds for none.
+    changed_unnoted: bool,
     /// Sessions whose rows are deferred: the next entry of one must see its row.
     sessions: BTreeSet<SessionId>,
     /// The session and number of the newest retryable write, whose row the writer still knows.
@@ -491,7 +493,11 @@ impl Touched {
                 return self.admit_command(writer, entry);
             }
         }
+        if self.changed_unnoted {
+            next.prepared = None;
+        }
         let Some(place) = self.place_of(writer, entry)? else {
+            self.changed_unnoted = true;
             return Ok(self.deferred.is_empty());
         };
         if self.committed.contains(&place.document) {
@@ -503,7 +509,7 @@ impl Touched {
     }
 
     /// Notes what a transaction touches that is one entry and changes documents only. Every other command is
-    /// applied alone.
+    /// applied alone, and what a transaction among them changes is not noted.
     fn admit_command(&mut self, writer: &Writer<'_>, entry: &RawDocument) -> Result<bool> {
         let object = object_of(entry)?;
         let mut places = Vec::new();
@@ -522,6 +528,9 @@ impl Touched {
         let Some(places) = known.filter(|_| is_whole) else {
             self.collection = None;
             self.alone = true;
+            // Its changes may stand in entries before the batch, or be of a collection that it creates. Other commands
+            // change no document of a collection that stays the same.
+            self.changed_unnoted |= is_apply_ops(object) && !is_partial(object);
             return Ok(self.deferred.is_empty() && self.sessions.is_empty());
         };
         let fits = self.has_room_for(&places.iter().collect::<Vec<_>>());

@@ -235,7 +235,8 @@ pub(super) fn replaced_by(command: &Document) -> Option<Binary> {
 }
 
 /// Documents of a copy may be ahead of the log that is applied to them, and two of them may hold the
-/// same unique key for a while. So unique indexes are built at the end.
+/// same unique key for a while. So unique indexes are built at the end, and so are those that transactions
+/// build, which expect an empty collection.
 impl Writer<'_> {
     /// Removes all keys of a range, step by step.
     fn remove_all(&mut self, keyspace: KeyspaceId, range: &KeyRange) -> Result<()> {
@@ -255,8 +256,8 @@ impl Writer<'_> {
 
     /// Puts off an index that consistent data alone allows. Whether it was put off.
     pub(super) fn defer_index(&mut self, collection: &Collection, spec: &Document) -> bool {
-        let unique = spec.get_bool("unique").unwrap_or(false);
-        let Some(replication) = self.node().replication().filter(|_| unique) else { return false };
+        let waits = spec.get_bool("unique").unwrap_or(false) || self.is_staging();
+        let Some(replication) = self.node().replication().filter(|_| waits) else { return false };
         self.forget_deferred_index(collection, spec.get_str("name").unwrap_or_default());
         replication.deferred_indexes.lock().push((collection.uuid.clone(), spec.clone()));
         true

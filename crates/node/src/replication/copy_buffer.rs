@@ -51,12 +51,17 @@ impl Node {
 }
 
 impl CopyBuffer {
-    /// Keeps entries that follow those before. False if they do not fit; then none of them is kept.
+    /// Keeps entries that follow those before, or begin with the last of them. False if they do not fit; then none of
+    /// them is kept.
     ///
     /// # Errors
     ///
     /// If the store fails or an entry is damaged.
     pub fn push(&mut self, entries: &[RawDocumentBuf]) -> Result<bool> {
+        let entries = match (entries.split_first(), self.last) {
+            (Some((first, rest)), Some(last)) if entry_position(first)?.op_time == last => rest,
+            _ => entries,
+        };
         let bytes: u64 = entries.iter().map(|entry| entry.as_bytes().len() as u64).sum();
         if self.bytes + bytes > self.most_bytes {
             return Ok(false);

@@ -10,6 +10,7 @@
 //! A primary writes all entries of a transaction in one batch, so nothing stands between them. Members
 //! keep partial entries in the log and apply the transaction with its last entry, in one batch.
 
+use std::collections::BTreeSet;
 use std::ops::Bound;
 use std::sync::atomic::Ordering;
 
@@ -221,7 +222,7 @@ impl Writer<'_> {
         self.begin_stage();
         let applied = operations.iter().try_for_each(|(operation, _)| {
             self.replay_operation(operation);
-            apply(self, operation)
+            apply(self, operation).map(|()| self.stage_unapplied())
         });
         let staged = self.take_staged();
         applied?;
@@ -285,6 +286,12 @@ impl Writer<'_> {
         }
         if let Some(Some((at, statement))) = self.take_undone() {
             self.unlog(&mut batch, at, statement.as_ref())?;
+            // They were kept with the last entry. The other entries may stay in the log.
+            let places = operations.iter().map(|(_, place)| place.op_time.timestamp.as_u64());
+            let places: BTreeSet<u64> = places.collect();
+            for place in places.into_iter().filter(|place| *place != at.timestamp.as_u64()) {
+                self.forget_images(&mut batch, place)?;
+            }
         }
         let changed = stage.changes_catalog.then(|| (*stage.catalog).clone());
         self.commit_staged(batch, changed, &stage)

@@ -153,6 +153,15 @@ impl Writer<'_> {
         true
     }
 
+    /// Puts the operation on the stage that was replayed, if it has changed nothing here: operations and the ways to
+    /// take them back stand at the same places.
+    pub(super) fn stage_unapplied(&mut self) {
+        let Some(staging) = &mut self.staging else { return };
+        if let Some(operation) = staging.replayed.take() {
+            staging.stage.lock().operations.push((operation, None));
+        }
+    }
+
     /// What has gathered. From now on changes go to the store again.
     pub(crate) fn take_staged(&mut self) -> Option<Stage> {
         let staging = self.staging.take()?;

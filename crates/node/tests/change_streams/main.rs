@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex};
 use bson::{Bson, Document, doc};
 use quorate_node::{Awaited, StreamWait};
 use support::Member;
-use support::set::{images, position, primary};
+use support::set::{images, position, primary, transact};
 
 /// A majority has everything.
 fn commit(member: &Member) {
@@ -394,22 +394,6 @@ fn a_stream_that_is_behind_answers_at_once_and_moves_on() {
 }
 
 /// A transaction of one session, statement by statement.
-fn transact(member: &Member, number: i64, statements: Vec<Document>) {
-    let id = bson::Binary { subtype: bson::spec::BinarySubtype::Uuid, bytes: vec![5; 16] };
-    let fields = doc! { "lsid": { "id": id }, "txnNumber": number, "autocommit": false };
-    for (place, mut statement) in statements.into_iter().enumerate() {
-        statement.extend(fields.clone());
-        if place == 0 {
-            statement.insert("startTransaction", true);
-        }
-        let reply = member.ok(statement);
-        assert!(!reply.contains_key("writeErrors"), "{reply}");
-    }
-    let mut commit = doc! { "commitTransaction": 1, "$db": "admin" };
-    commit.extend(fields);
-    member.ok(commit);
-}
-
 fn update_of(id: i32, change: Document) -> Document {
     doc! { "update": "c", "updates": [{ "q": { "_id": id }, "u": change }] }
 }
@@ -457,6 +441,27 @@ fn images_of_transactions_are_kept_on_every_member_and_go_with_a_rollback() {
         "delete": "system.preimages", "deletes": [{ "q": {}, "limit": 0 }], "$db": "config",
     };
     assert_eq!(member.code(delete), 20);
+}
+
+/// The images of a transaction are kept with its last entry, and go with it: the entries before it may stay.
+#[test]
+fn a_rollback_into_a_transaction_leaves_none_of_its_images() {
+    let (member, follower) = (primary(), support::set::secondary());
+    member.node.split_transactions_at(1);
+    member.ok(doc! { "create": "c", "changeStreamPreAndPostImages": { "enabled": true } });
+    member.insert("c", vec![doc! { "_id": 1, "a": 1 }, doc! { "_id": 2, "a": 1 }]);
+    let change = |id: i32| update_of(id, doc! { "$inc": { "a": 1 } });
+    transact(&member, 1, vec![change(1), change(2), change(1)]);
+    let mut known = support::set::entries(&member);
+    let null = quorate_protocol::OpTime::NULL;
+    follower.node.apply(null, known.clone(), support::now()).unwrap();
+    assert_eq!((images(&follower).len(), images(&follower)), (3, images(&member)));
+    let rest = known.split_off(known.len() - 2);
+    let within = quorate_node::entry_position(known.last().unwrap()).unwrap();
+    follower.node.roll_back_to(within, support::now(), &mut |_| Ok(())).unwrap();
+    assert_eq!(images(&follower), [] as [Document; 0]);
+    follower.node.apply(within.op_time, rest, support::now()).unwrap();
+    assert_eq!(images(&follower), images(&member));
 }
 
 #[test]
@@ -538,7 +543,38 @@ fn a_stream_goes_on_within_a_transaction_of_several_entries() {
     let time = events[2].get_timestamp("clusterTime").unwrap();
     assert!(time > events[1].get_timestamp("clusterTime").unwrap());
     let mut timed = watch(&member, "c", doc! { "startAtOperationTime": time });
-    assert_eq!(keys(&timed.events()), [3, 4]);
+    assert_eq!(keys(&timed.events()), [1, 2, 3, 4], "the transaction is committed as a whole");
+}
+
+/// A member that follows may have a part of a transaction only; none of it is committed before its last entry.
+#[test]
+fn a_stream_opened_within_a_transaction_shows_all_of_it() {
+    let (member, follower) = (primary(), support::set::secondary());
+    member.node.split_transactions_at(1);
+    member.insert("c", vec![doc! { "_id": -1 }]);
+    let before = support::set::entries(&member).len();
+    let insert = |id: i32| doc! { "insert": "c", "documents": [{ "_id": id }] };
+    transact(&member, 1, (1..=3).map(insert).collect());
+    let mut known = support::set::entries(&member);
+    let rest = known.split_off(before + 2);
+    assert_eq!(rest.len(), 1, "three entries");
+    let null = quorate_protocol::OpTime::NULL;
+    let last = follower.node.apply(null, known, support::now()).unwrap().op_time;
+    let open_on_follower = |options: Document| {
+        let mut command = aggregate("c".into(), vec![doc! { "$changeStream": options }]);
+        command.insert("$readPreference", doc! { "mode": "nearest" });
+        open(&follower, command)
+    };
+    let shown_time = quorate_wire::to_bson_timestamp(last.timestamp);
+    let mut now = open_on_follower(doc! {});
+    let mut timed = open_on_follower(doc! { "startAtOperationTime": shown_time });
+    let mut resumed = open_on_follower(doc! { "resumeAfter": now.token.clone() });
+    follower.node.apply(last, rest, support::now()).unwrap();
+    for stream in [&mut now, &mut timed, &mut resumed] {
+        let id = |event: &Document| event.get_document("documentKey").unwrap().get_i32("_id");
+        let ids: Vec<_> = stream.events().iter().map(|event| id(event).unwrap()).collect();
+        assert_eq!(ids, [1, 2, 3]);
+    }
 }
 
 #[test]

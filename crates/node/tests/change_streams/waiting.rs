@@ -335,3 +335,38 @@ fn a_stream_keeps_no_more_events_than_a_reply_holds() {
     }
     assert!(stream.events().is_empty());
 }
+
+/// A reply may end in the midst of a transaction: the token that it carries stands there as well.
+#[test]
+fn a_stream_is_resumed_after_each_reply_within_a_long_transaction() {
+    const DOCUMENTS: i32 = 2_500;
+    let member = primary();
+    member.node.split_transactions_at(100_000);
+    member.insert("c", vec![doc! { "_id": -1 }]);
+    let mut stream = watch(&member, "c", doc! {});
+    let before = support::set::entries(&member).len();
+    let documents: Vec<Document> = (0..DOCUMENTS).map(|id| doc! { "_id": id }).collect();
+    transact(&member, 1, vec![doc! { "insert": "c", "documents": documents }]);
+    assert!(support::set::entries(&member).len() - before >= 3, "it has few entries");
+    commit(&member);
+    let ids = |events: &[Bson]| -> Vec<i32> {
+        let key = |event: &Bson| {
+            event.as_document().unwrap().get_document("documentKey").unwrap().get_i32("_id")
+        };
+        events.iter().map(|event| key(event).unwrap()).collect()
+    };
+    let mut next = 0;
+    while next < DOCUMENTS {
+        let reply = stream.get_more();
+        let cursor = reply.get_document("cursor").unwrap();
+        let batch = ids(cursor.get_array("nextBatch").unwrap());
+        assert!(batch.len() < 2_000, "the transaction fits into one reply");
+        assert_eq!(batch, (next..next + batch.len() as i32).collect::<Vec<_>>());
+        next += batch.len() as i32;
+        let token = cursor.get_document("postBatchResumeToken").unwrap();
+        let resumed = watch(&member, "c", doc! { "resumeAfter": token }).events();
+        let resumed: Vec<Bson> = resumed.into_iter().map(Bson::from).collect();
+        assert_eq!(ids(&resumed), (next..DOCUMENTS).collect::<Vec<_>>());
+    }
+    assert!(stream.events().is_empty());
+}

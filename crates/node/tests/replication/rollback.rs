@@ -5,8 +5,8 @@ use quorate_protocol::{MemberState, OpTime};
 use quorate_storage::Store;
 
 use crate::support::set::{
-    OPLOG_BYTES, entries, hash, position, primary, secondary, show, show_without_indexes,
-    write_everything,
+    OPLOG_BYTES, entries, hash, images, position, primary, secondary, show, show_without_indexes,
+    transact, write_everything,
 };
 use crate::support::{Member, now};
 
@@ -79,6 +79,37 @@ fn a_member_that_builds_no_indexes_rolls_back_past_those_of_others() {
     assert_eq!((done.last, position(&to)), (first, first));
     show(&to.node, MemberState::Primary, true);
     to.validate("a");
+}
+
+/// An index that is built inside a transaction is passed over; the operations after it are taken back each with its own
+/// way, and each has its own image.
+#[test]
+fn a_member_that_builds_no_indexes_rolls_a_transaction_back_that_builds_one() {
+    let (from, to) = (primary(), secondary());
+    show_without_indexes(&to.node);
+    from.ok(doc! {"create": "c", "changeStreamPreAndPostImages": {"enabled": true}});
+    from.insert("c", vec![doc! {"_id": 1, "n": 1}]);
+    let common_point = to.node.apply(OpTime::NULL, entries(&from), now()).unwrap();
+    let (before, known) = (hash(&to), entries(&to).len());
+    let index = doc! {"key": {"n": 1}, "name": "n_1"};
+    let update = doc! {"q": {"_id": 1}, "u": {"$set": {"n": 2}}};
+    transact(
+        &from,
+        1,
+        vec![
+            doc! {"create": "new"},
+            doc! {"createIndexes": "new", "indexes": [index]},
+            doc! {"insert": "new", "documents": [{"_id": 1, "n": 3}]},
+            doc! {"update": "c", "updates": [update]},
+        ],
+    );
+    to.node.apply(common_point.op_time, &entries(&from)[known..], now()).unwrap();
+    assert_eq!((images(&to).len(), images(&to)), (1, images(&from)));
+    to.node.roll_back_to(common_point, now(), &mut |_| Ok(())).unwrap();
+    assert_eq!(hash(&to), before);
+    assert_eq!(images(&to), [] as [Document; 0]);
+    show(&to.node, MemberState::Primary, true);
+    to.validate("c");
 }
 
 /// The concerns of commands that give none are data of the set: followers and a restart know them.

@@ -106,6 +106,23 @@ pub(crate) fn images(member: &Member) -> Vec<Document> {
     batch.iter().map(|row| row.as_document().unwrap().clone()).collect()
 }
 
+/// Runs these statements as a transaction and commits it.
+pub(crate) fn transact(member: &Member, number: i64, statements: Vec<Document>) {
+    let id = bson::Binary { subtype: bson::spec::BinarySubtype::Uuid, bytes: vec![5; 16] };
+    let fields = doc! { "lsid": { "id": id }, "txnNumber": number, "autocommit": false };
+    for (place, mut statement) in statements.into_iter().enumerate() {
+        statement.extend(fields.clone());
+        if place == 0 {
+            statement.insert("startTransaction", true);
+        }
+        let reply = member.ok(statement);
+        assert!(!reply.contains_key("writeErrors"), "{reply}");
+    }
+    let mut commit = doc! { "commitTransaction": 1, "$db": "admin" };
+    commit.extend(fields);
+    member.ok(commit);
+}
+
 /// One of everything that is logged.
 pub(crate) fn write_everything(member: &Member) {
     let long = "x".repeat(100);

@@ -7,9 +7,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use quorate_member::{Ask, CopyFailure, CopyWork, Copying, apply_copied};
-use quorate_node::{CommandError, CopyBuffer, Node, entry_position};
-use quorate_protocol::OpTime;
+use quorate_member::{Ask, CloneProgress, CopyFailure, CopyWork, Copying, apply_copied};
+use quorate_node::{CommandError, Node, entry_position};
+use quorate_protocol::OpTimeAndWallTime;
 use quorate_replication::{InitialSyncOutcome, InitialSyncStep, Input};
 use tokio::task::{JoinHandle, block_in_place};
 
@@ -69,7 +69,9 @@ impl Host {
                 });
             }
             InitialSyncStep::ApplyThrough(_) => buffer = self.initial_sync.buffer.take(),
-            _ => {}
+            InitialSyncStep::ReadStopPoint { .. } => {}
+            // Another attempt begins at another entry, and maybe at another source.
+            _ => self.initial_sync.buffer = None,
         }
         let (inbox, clock, dialer) = (self.inbox.clone(), self.clock.clone(), self.dialer.clone());
         let node = Arc::clone(&self.node);
@@ -106,14 +108,14 @@ impl Step<'_> {
         buffer: Option<OplogBuffer>,
     ) -> Result<InitialSyncOutcome, ClientError> {
         let (source, progress) = (work.source.clone(), work.progress.clone());
-        let kept = self.apply_kept(&work, buffer)?;
-        if let (InitialSyncStep::ApplyThrough(stop), Some(kept)) = (&work.step, kept)
-            && kept >= stop.op_time
-        {
-            block_in_place(|| self.node.finish_clone(*stop, self.clock.now())).map_err(local)?;
-            return Ok(InitialSyncOutcome::AppliedThrough(*stop));
+        if let InitialSyncStep::ApplyThrough(stop) = work.step {
+            self.apply_kept(stop, &progress, buffer)?;
+            if self.node.log_positions().written.op_time >= stop.op_time {
+                block_in_place(|| self.node.finish_clone(stop, self.clock.now())).map_err(local)?;
+                return Ok(InitialSyncOutcome::AppliedThrough(stop));
+            }
         }
-        let mut copying = Copying::new(work, kept, self.clock.now());
+        let mut copying = Copying::new(work, self.node, self.clock.now());
         let mut client = None;
         let mut stream = None;
         let mut told = self.clock.now().monotonic;
@@ -159,25 +161,24 @@ impl Step<'_> {
         }
     }
 
-    /// Applies the entries that were kept during the copy. Gives the last of them.
+    /// Applies the entries that were kept during the copy, up to `stop`.
     fn apply_kept(
         &self,
-        work: &CopyWork,
+        stop: OpTimeAndWallTime,
+        progress: &CloneProgress,
         buffer: Option<OplogBuffer>,
-    ) -> Result<Option<OpTime>, ClientError> {
-        let InitialSyncStep::ApplyThrough(stop) = &work.step else { return Ok(None) };
-        let Some(kept) = buffer.and_then(OplogBuffer::take) else { return Ok(None) };
-        let last = CopyBuffer::last(&kept);
+    ) -> Result<(), ClientError> {
+        let Some(kept) = buffer.and_then(OplogBuffer::take) else { return Ok(()) };
         let read = |after| block_in_place(|| kept.read(after, READ_BACK_BYTES)).map_err(local);
         let mut entries = read(None)?;
         while let Some(end) = entries.last() {
             let end = entry_position(end).map_err(local)?.op_time.timestamp;
             let now = self.clock.now();
-            let apply = || apply_copied(entries, *stop, &work.progress, self.node, now);
+            let apply = || apply_copied(entries, stop, progress, self.node, now);
             block_in_place(apply).map_err(failed)?;
             entries = read(Some(end))?;
         }
-        Ok(last)
+        Ok(())
     }
 }
 

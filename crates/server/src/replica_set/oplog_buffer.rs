@@ -1,10 +1,11 @@
 //! Entries that a source writes while it is copied, kept so that they cannot be trimmed away there.
 //!
 //! A task reads the source's stream from the first entry that the copy needs, and writes it to a
-//! keyspace of the store (`quorate_node::CopyBuffer`). What does not fit there either is read from the
-//! source again when its turn comes. docs/replication-rules.md#initial-sync.
+//! keyspace of the store (`quorate_node::CopyBuffer`). A stream that is lost is opened again at the last entry that is
+//! kept. What does not fit there either is read from the source again when its turn comes. docs/replication-rules.md#initial-sync.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use quorate_member::SentBatch;
 use quorate_node::{CommandError, CopyBuffer, Node};
@@ -20,6 +21,12 @@ use crate::dialer::Dialer;
 
 /// Bytes of entries that are kept on disk while everything is copied.
 const MAX_BUFFERED_BYTES: u64 = 16 * 1024 * 1024 * 1024;
+
+/// How long the task waits before it opens a lost stream again, as long as a step of the copy that was interrupted.
+const REOPEN_AFTER: Duration = Duration::from_secs(1);
+
+/// How often in a row a stream may be lost before an entry of it has come: as often as a step may be interrupted.
+const MAX_LOST_IN_A_ROW: u32 = 60;
 
 /// A buffer that fills itself until it is taken or dropped.
 pub(super) struct OplogBuffer {
@@ -40,7 +47,7 @@ impl OplogBuffer {
         let buffer = Arc::new(Lock::new(Some(node.begin_copy_buffer(MAX_BUFFERED_BYTES)?)));
         let filled = Arc::clone(&buffer);
         let task = tokio::spawn(async move {
-            if let Err(error) = cut.guard(fill(&dialer, &source, from, &filled)).await {
+            if let Err(error) = cut.guard(keep_filling(&dialer, &source, from, &filled)).await {
                 tracing::info!(%source, %error, "entries are no longer kept during the initial sync");
             }
         });
@@ -58,6 +65,31 @@ impl Drop for OplogBuffer {
     fn drop(&mut self) {
         self.task.abort();
         drop(self.buffer.lock().take());
+    }
+}
+
+/// Fills the buffer until it is full or gone, through interruptions of the network.
+async fn keep_filling(
+    dialer: &Dialer,
+    source: &ServerAddress,
+    from: OpTime,
+    buffer: &Lock<Option<CopyBuffer>>,
+) -> Result<(), ClientError> {
+    let mut lost_in_a_row = 0;
+    loop {
+        let last = buffer.lock().as_ref().and_then(CopyBuffer::last);
+        match fill(dialer, source, last.unwrap_or(from), buffer).await {
+            Err(error) if !matches!(error, ClientError::Reply(_)) => {
+                let now = buffer.lock().as_ref().and_then(CopyBuffer::last);
+                lost_in_a_row = if now == last { lost_in_a_row + 1 } else { 0 };
+                if lost_in_a_row >= MAX_LOST_IN_A_ROW {
+                    return Err(error);
+                }
+                tracing::debug!(%source, %error, "the entries of the initial sync are interrupted");
+                tokio::time::sleep(REOPEN_AFTER).await;
+            }
+            end => return end,
+        }
     }
 }
 

@@ -104,9 +104,8 @@ fn young_entries_are_kept_by_members_that_were_told_to() {
 /// Many small collections over a slow link, so that a copy takes its time.
 const COLLECTIONS: i32 = 40;
 
-#[test]
-fn a_copy_that_is_interrupted_goes_on_where_it_was() {
-    let mut set = Set::start_on(Network::Proxied(FaultNetwork::new()), 3).initiate(doc! {});
+/// Starts a member anew, without its data: it copies everything over a slow link.
+fn begin_slow_copy(set: &mut Set, delay: Duration) -> usize {
     let primary = set.primary();
     for number in 0..COLLECTIONS {
         let documents: Vec<Bson> = (0..20).map(|id| doc! { "_id": id }.into()).collect();
@@ -117,33 +116,83 @@ fn a_copy_that_is_interrupted_goes_on_where_it_was() {
     let wiped = set.others(primary)[0];
     set.kill(wiped);
     std::fs::remove_dir_all(set.data(wiped)).unwrap();
-    let others = set.others(wiped);
-    set.faults().between(&[wiped], &others, Flow::Delayed(Duration::from_millis(20)));
+    set.faults().between(&[wiped], &set.others(wiped), Flow::Delayed(delay));
     set.restart(wiped);
+    wiped
+}
 
+/// Breaks every connection of a member once.
+fn break_connections(set: &Set, of: usize, delay: Duration) {
+    let others = set.others(of);
+    set.faults().between(&[of], &others, Flow::Reset);
+    set.faults().between(&[of], &others, Flow::Delayed(delay));
+}
+
+/// The attempt of a copy under way, and how many collections are copied.
+fn copied(set: &Set, place: usize) -> Option<(i32, i64)> {
+    let status = set.run(place, doc! { "replSetGetStatus": 1 }).ok()?;
+    let progress = status.get_document("initialSyncStatus").ok()?;
+    Some((progress.get_i32("attempt").ok()?, progress.get_i64("collectionsCopied").ok()?))
+}
+
+#[test]
+fn a_copy_that_is_interrupted_goes_on_where_it_was() {
+    const DELAY: Duration = Duration::from_millis(20);
+    let mut set = Set::start_on(Network::Proxied(FaultNetwork::new()), 3).initiate(doc! {});
+    let wiped = begin_slow_copy(&mut set, DELAY);
     let mut attempts = BTreeSet::new();
-    let mut copied = 0;
+    let mut before = 0;
     let mut blips = 0;
     set.wait("the copy to end", || {
-        let status = set.run(wiped, doc! { "replSetGetStatus": 1 }).ok()?;
-        if let Ok(progress) = status.get_document("initialSyncStatus") {
-            attempts.insert(progress.get_i32("attempt").unwrap());
-            let now = progress.get_i64("collectionsCopied").unwrap();
-            assert!(now >= copied, "from {copied} back to {now} collections: {progress}");
+        if let Some((attempt, now)) = copied(&set, wiped) {
+            attempts.insert(attempt);
+            assert!(now >= before, "from {before} back to {now} collections");
             // Three times, in the midst of it.
-            if now > copied && now > 3 && now < i64::from(COLLECTIONS) - 3 && blips < 3 {
+            if now > before && now > 3 && now < i64::from(COLLECTIONS) - 3 && blips < 3 {
                 blips += 1;
-                set.faults().between(&[wiped], &others, Flow::Reset);
-                let slow = Flow::Delayed(Duration::from_millis(20));
-                set.faults().between(&[wiped], &others, slow);
+                break_connections(&set, wiped, DELAY);
             }
-            copied = now;
+            before = now;
         }
+        let status = set.run(wiped, doc! { "replSetGetStatus": 1 }).ok()?;
         (status.get_i32("myState").ok()? == 2).then_some(())
     });
     assert!(blips > 0, "the copy was over before it could be interrupted");
     assert_eq!(attempts, BTreeSet::from([1]), "it began again instead of going on");
     set.faults().heal();
+    set.wait_until_identical();
+}
+
+/// What is written during a copy is kept, also after an interruption: the source may trim it before its turn comes.
+#[test]
+fn a_copy_that_was_interrupted_keeps_what_its_source_trims() {
+    const DELAY: Duration = Duration::from_millis(60);
+    let network = Network::Proxied(FaultNetwork::new());
+    let mut set = Set::launch(network, 3, &SMALL_OPLOG).initiate(doc! {});
+    let wiped = begin_slow_copy(&mut set, DELAY);
+    let passes = |least: i64| {
+        set.wait("the copy to go on", || copied(&set, wiped).filter(|(_, now)| *now >= least))
+    };
+    let (_, before) = passes(3);
+    break_connections(&set, wiped, DELAY);
+    // It has gone on, and with it the stream of entries.
+    passes(before + 3);
+    let primary = set.primary();
+    let last = end_of_log(&set, primary, -1);
+    write_much(&set, primary, 1);
+    for place in set.others(wiped) {
+        set.wait("the oplog to forget", || (end_of_log(&set, place, 1) > last).then_some(()));
+    }
+    let (_, now) = copied(&set, wiped).expect("the copy goes on");
+    assert!(now < i64::from(COLLECTIONS), "the copy was over before its source forgot");
+    set.faults().heal();
+    set.wait("the copy to end", || {
+        if let Some((attempt, _)) = copied(&set, wiped) {
+            assert_eq!(attempt, 1, "it began again instead of going on");
+        }
+        let status = set.run(wiped, doc! { "replSetGetStatus": 1 }).ok()?;
+        (status.get_i32("myState").ok()? == 2).then_some(())
+    });
     set.wait_until_identical();
 }
 
