@@ -81,8 +81,8 @@ impl TreeContext {
     pub(crate) fn open(&self, number: u32, name: &str) -> Result<Arc<Tree>, lsm_tree::Error> {
         let path = self.path(number);
         // What a tree considers visible plays no part: snapshots have their sequences from us.
-        let unused = SequenceNumberCounter::default();
-        let tree = Config::new(&path, self.sequences.clone(), unused)
+        let listed = SequenceNumberCounter::default();
+        let tree = Config::new(&path, self.sequences.clone(), listed.clone())
             .use_cache(Arc::clone(&self.cache))
             .use_descriptor_table(Some(Arc::clone(&self.descriptors)))
             .data_block_size_policy(BlockSizePolicy::all(4 * 1024))
@@ -101,6 +101,7 @@ impl TreeContext {
             persisted,
             path,
             tree,
+            listed,
             memtable_bytes: self.options.memtable_bytes,
             files: FileAccessor::DescriptorTable(Arc::clone(&self.descriptors)),
             descriptors: Arc::clone(&self.descriptors),
@@ -124,6 +125,8 @@ pub(crate) struct Tree {
     pub(crate) persisted: u64,
     path: PathBuf,
     tree: AnyTree,
+    /// Rises with each list of tables that the engine has in memory, behind that list.
+    listed: SequenceNumberCounter,
     memtable_bytes: u64,
     /// The same for the engine.
     files: FileAccessor,

@@ -592,6 +592,41 @@ mod tests {
         assert_eq!(tree(&store).count_flushed(), 0);
     }
 
+    /// Memtables of a thousand bytes.
+    fn crowded() -> (tempfile::TempDir, DiskStore) {
+        let directory = tempfile::tempdir().unwrap();
+        let options = DiskOptions { memtable_bytes: 1_000, ..DiskOptions::default() };
+        let store = DiskStore::open(directory.path(), options).unwrap();
+        (directory, store)
+    }
+
+    /// Commits more than writers need not wait for.
+    fn put_many(store: &DiskStore, keyspace: KeyspaceId) -> Result<(), CommitError> {
+        (0..100).try_for_each(|key: u8| {
+            let mut batch = Batch::new();
+            batch.insert(keyspace, &[key], vec![7; 100]);
+            store.commit(batch).map(drop)
+        })
+    }
+
+    /// An index that is built ingests for minutes, and a flush of the same tree has found no descriptor meanwhile.
+    #[test]
+    fn trees_are_flushed_after_a_failure_while_tables_are_written() {
+        let (_directory, store) = crowded();
+        let keyspaces = ["a", "b"].map(|name| store.create_keyspace(name).unwrap());
+        let first = store.shared.trees().remove(0);
+        first.leftovers.note_failure();
+        let ingests = first.leftovers.keep_all();
+        for keyspace in keyspaces {
+            put_many(&store, keyspace).unwrap();
+        }
+        assert!(store.shared.flush_round(true).is_ok());
+        for tree in store.shared.trees() {
+            assert!(tree.disk_bytes() > 0 && !tree.has_sealed(), "{}", tree.name);
+        }
+        drop(ingests);
+    }
+
     fn first_level(store: &DiskStore) -> usize {
         tree(store).first_level_runs()
     }
