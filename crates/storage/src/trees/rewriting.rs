@@ -24,7 +24,7 @@ use std::ops::Bound;
 use lsm_tree::{AbstractTree, BoxedIterator, InternalValue, SeqNo, Slice, Table, TableId};
 
 use super::{Tree, close_to_others};
-use crate::store::Bytes;
+use crate::store::{Bytes, MAX_KEY_LENGTH};
 
 /// The most bytes that a table is rewritten to. The engine begins another table at twice of that, which would be inside of the
 /// range that is dropped.
@@ -62,10 +62,11 @@ enum Outcome {
     /// Too little is given back.
     Stays,
     LacksRoom,
-    /// Its bytes, and how much of them is not needed any more.
+    /// Its bytes, how much of them is not needed any more, and what comes behind the rest if there is any.
     Shrinks {
         rest: u64,
         gain: u64,
+        fence: Option<Slice>,
     },
 }
 
@@ -108,8 +109,8 @@ impl Tree {
             match self.measure(&range, Rewriting { room, ..rewriting })? {
                 Outcome::Stays => {}
                 Outcome::LacksRoom => lacked = Some(rewriting.room),
-                Outcome::Shrinks { rest, gain } => {
-                    self.change_tables(|| self.replace(&range, rest, rewriting))?;
+                Outcome::Shrinks { rest, gain, fence } => {
+                    self.change_tables(|| self.replace(&range, fence, rewriting))?;
                     room -= rest;
                     gained += gain;
                 }
@@ -152,18 +153,22 @@ impl Tree {
         if rest > rewriting.room {
             return Ok(Outcome::LacksRoom);
         }
-        Ok(Outcome::Shrinks { rest, gain: present - rest })
+        let fence = if rest > 0 { self.fence(&range.last)? } else { None };
+        if rest > 0 && fence.is_none() {
+            // The new table would be dropped with the range.
+            return Ok(Outcome::Stays);
+        }
+        Ok(Outcome::Shrinks { rest, gain: present - rest, fence })
     }
 
-    /// Puts what is needed of the tables inside a range in their place.
+    /// Puts what is needed of the tables inside a range in their place, with a fence behind it. Nothing is if there is none.
     fn replace(
         &self,
         range: &Range,
-        rest: u64,
+        fence: Option<Slice>,
         rewriting: Rewriting,
     ) -> Result<(), lsm_tree::Error> {
-        if rest > 0 {
-            let fence = self.fence(&range.last)?;
+        if let Some(fence) = fence {
             let written = self
                 .tree
                 .flush_to_tables(with_fence(self.needed(range, rewriting.below), fence.clone()))?;
@@ -208,17 +213,18 @@ impl Tree {
         memtables.any(|memtable| memtable.get(key, below).is_some())
     }
 
-    /// A key behind another that does not exist.
-    fn fence(&self, last: &[u8]) -> Result<Slice, lsm_tree::Error> {
+    /// A key behind another that does not exist. There may be none behind one of the longest keys.
+    fn fence(&self, last: &[u8]) -> Result<Option<Slice>, lsm_tree::Error> {
         let mut key = last.to_vec();
-        loop {
+        while key.len() < MAX_KEY_LENGTH {
             key.push(0);
             let is_there = self.has_newer_in_memory(&key, SeqNo::MAX)
                 || self.tree.get(&key, SeqNo::MAX)?.is_some();
             if !is_there {
-                return Ok(Slice::from(key));
+                return Ok(Some(Slice::from(key)));
             }
         }
+        Ok(None)
     }
 }
 
