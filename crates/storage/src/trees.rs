@@ -311,6 +311,16 @@ impl Tree {
         self.tree.l0_run_count()
     }
 
+    /// Leaves a lock of the engine as a panic does.
+    #[cfg(test)]
+    pub(crate) fn poison_engine(&self) {
+        let panics = std::panic::AssertUnwindSafe(|| {
+            let _lock = self.tree.get_flush_lock();
+            panic!("a defect of the engine");
+        });
+        std::panic::catch_unwind(panics).unwrap_err();
+    }
+
     pub(crate) fn disk_bytes(&self) -> u64 {
         self.tree.disk_space()
     }
