@@ -2,8 +2,10 @@
 
 #![allow(clippy::unwrap_used, reason = "a panic is the report")]
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
@@ -122,6 +124,30 @@ fn a_table_whose_last_key_is_one_of_the_longest_stays() {
         let (store, keyspace) = open(directory.path());
         assert_eq!(content(&store, keyspace), expected);
     }
+}
+
+/// To look at all tables takes minutes if the disk is large.
+#[test]
+fn memtables_are_flushed_between_two_tables_of_a_round() {
+    let directory = tempfile::tempdir().unwrap();
+    let (store, keyspace) = open(directory.path());
+    put(&store, keyspace, 0..500);
+    remove(&store, keyspace, (0..500).filter(|number| number % 4 != 0));
+    let (tell, told) = mpsc::channel();
+    std::thread::spawn(move || {
+        let has_written = Cell::new(false);
+        let write = || {
+            if !has_written.replace(true) {
+                // More than four memtables.
+                put(&store, keyspace, 1000..1200);
+            }
+            false
+        };
+        store.reclaim(1 << 20, &write).unwrap();
+        assert!(has_written.get());
+        tell.send(content(&store, keyspace).len()).unwrap();
+    });
+    assert_eq!(told.recv_timeout(Duration::from_secs(60)), Ok(125 + 200));
 }
 
 /// A step of a random history.

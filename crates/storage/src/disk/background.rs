@@ -355,9 +355,9 @@ impl Shared {
             self.group.sync_through(last)?;
             let leftovers = tree.remove_leftovers(&self.snapshots());
             leftovers.map_err(|error| self.refusal(error.into()))?;
-            let rewriting = Rewriting { room, below, oldest_snapshot: self.oldest_snapshot() };
-            let rewritten = tree.rewrite(rewriting, stops);
             drop(flushing);
+            let rewriting = Rewriting { room, below, oldest_snapshot: self.oldest_snapshot() };
+            let rewritten = tree.rewrite(rewriting, || lock(&self.flushing), stops);
             gained += rewritten.map_err(|error| self.refusal(error.into()))?;
             self.show_tables(&tree).map_err(|failure| self.refusal(failure))?;
         }
