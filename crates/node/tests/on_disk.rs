@@ -158,6 +158,36 @@ fn validate_finds_a_flipped_bit_in_the_journal() {
     assert!(problem.contains("0000000000000001.seg is damaged at byte"), "{problem}");
 }
 
+/// A client may ask for a string of any length. No key of an index is as long.
+#[test]
+fn a_value_that_is_longer_than_any_key_is_compared_with_those_that_are_there() {
+    let directory = tempfile::tempdir().unwrap();
+    let (_store, node) = open(directory.path());
+    let index = doc! {"key": {"a": 1}, "name": "a_1"};
+    run(&node, doc! {"createIndexes": "c", "indexes": [index], "$db": "test"});
+    let documents = [doc! {"_id": "x", "a": "x"}, doc! {"_id": "y", "a": "y"}];
+    run(&node, doc! {"insert": "c", "documents": &documents, "$db": "test"});
+    let long = "x".repeat(70_000);
+    for field in ["a", "_id"] {
+        let find = |filter: Document, order: i32| {
+            let sort = doc! {field: order};
+            first_batch(&node, doc! {"find": "c", "filter": filter, "sort": sort, "$db": "test"})
+        };
+        for order in [1, -1] {
+            assert_eq!(find(doc! {field: &long}, order), Vec::<Document>::new());
+            assert_eq!(find(doc! {field: {"$gte": &long}}, order), [documents[1].clone()]);
+            assert_eq!(find(doc! {field: {"$lt": &long}}, order), [documents[0].clone()]);
+        }
+        let updates = [doc! {"q": {field: &long}, "u": {"$set": {"changed": 1}}}];
+        let updated = run(&node, doc! {"update": "c", "updates": updates, "$db": "test"});
+        assert_eq!(updated.get_i32("n").unwrap(), 0, "{updated}");
+        let deletes = [doc! {"q": {field: {"$gt": &long, "$lt": "xy"}}, "limit": 0}];
+        let deleted = run(&node, doc! {"delete": "c", "deletes": deletes, "$db": "test"});
+        assert_eq!(deleted.get_i32("n").unwrap(), 0, "{deleted}");
+    }
+    assert_eq!(first_batch(&node, doc! {"find": "c", "$db": "test"}), documents);
+}
+
 /// The tables of a large collection are dropped whole, which the journal does not tell. Recovery replays what put the keys
 /// there: they must not show up under another name.
 #[test]

@@ -67,6 +67,23 @@ struct Spare {
     size: u32,
 }
 
+/// A thread is making the next segment, or uses the file of it, until this is dropped.
+struct Making<'s> {
+    shared: &'s Shared,
+    /// The spare segment, which is one again at the end.
+    spare: Option<Spare>,
+}
+
+impl Drop for Making<'_> {
+    fn drop(&mut self) {
+        let mut state = self.shared.state();
+        state.making = false;
+        state.spare = self.spare.take();
+        drop(state);
+        self.shared.made.notify_all();
+    }
+}
+
 /// A record was not appended.
 pub(crate) enum AppendError {
     /// The file of another segment could not be made. Nothing has changed.
@@ -146,10 +163,9 @@ impl Writer {
         }
         let needed = u32::try_from(record.length() + SEGMENT_HEADER as usize)
             .map_err(|_| AppendError::Failed(io::Error::other("a record is too long")))?;
-        let spare = self.shared.begin_making();
-        let begun = self.begin_segment(spare, needed);
-        self.shared.end_making(None);
-        begun.map(Some)
+        let shared = Arc::clone(&self.shared);
+        let mut making = shared.begin_making();
+        self.begin_segment(making.spare.take(), needed).map(Some)
     }
 
     fn begin_segment(
@@ -307,32 +323,24 @@ impl Shared {
         Ok(())
     }
 
-    /// Takes the spare segment, once no other thread is making one. The caller ends the making.
-    fn begin_making(&self) -> Option<Spare> {
+    /// Takes the spare segment, once no other thread is making one.
+    fn begin_making(&self) -> Making<'_> {
         let mut state = self.state();
         while state.making {
             state = self.made.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
         state.making = true;
-        state.spare.take()
-    }
-
-    fn end_making(&self, spare: Option<Spare>) {
-        let mut state = self.state();
-        state.making = false;
-        state.spare = spare;
-        drop(state);
-        self.made.notify_all();
+        Making { shared: self, spare: state.spare.take() }
     }
 
     /// Says whether the disk has little room. Then the files that are there for later segments go.
     pub(crate) fn set_short(&self, is_short: bool) {
         self.folder.set_short(is_short);
         if is_short {
-            if let Some(spare) = self.begin_making() {
+            let mut making = self.begin_making();
+            if let Some(spare) = making.spare.take() {
                 self.folder.remove(spare.number);
             }
-            self.end_making(None);
         }
     }
 
@@ -341,21 +349,15 @@ impl Shared {
         if self.state().spare.is_some() || self.folder.is_short() {
             return Ok(());
         }
-        if let Some(spare) = self.begin_making() {
-            self.end_making(Some(spare));
-            return Ok(());
+        self.make_ahead(self.begin_making())
+    }
+
+    fn make_ahead(&self, mut making: Making<'_>) -> io::Result<()> {
+        // The disk may have become short since. If it does so from here on, `set_short` waits for the file and removes it.
+        if making.spare.is_none() && !self.folder.is_short() {
+            making.spare = Some(self.make_spare()?);
         }
-        let spare = self.make_spare();
-        match spare {
-            Ok(spare) => {
-                self.end_making(Some(spare));
-                Ok(())
-            }
-            Err(error) => {
-                self.end_making(None);
-                Err(error)
-            }
-        }
+        Ok(())
     }
 
     fn make_spare(&self) -> io::Result<Spare> {
@@ -427,5 +429,32 @@ impl From<Shortage> for KeyspaceError {
             Shortage::Room => Self::DiskFull,
             Shortage::Descriptors => Self::TooManyFiles,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::SimulatedFiles;
+    use crate::files::Files;
+
+    /// The flushing thread looks whether the disk is short, and begins to make the file a moment later.
+    #[test]
+    fn no_segment_is_made_ahead_once_the_disk_is_short() {
+        let (files, path) = (Arc::new(SimulatedFiles::new()), Path::new("/journal"));
+        files.create_directory(path).unwrap();
+        let folder = Folder::new(Arc::clone(&files) as Arc<dyn Files>, path, 7, 1 << 16);
+        let header = Header { number: 1, after: 0, previous_end: 0, is_salted: true };
+        let shared = Writer::begin(Arc::new(folder), header).unwrap().shared();
+        shared.set_short(true);
+        shared.make_ahead(shared.begin_making()).unwrap();
+        assert!(shared.state().spare.is_none());
+        assert_eq!(files.list(path).unwrap().len(), 1);
+        shared.set_short(false);
+        shared.make_ahead(shared.begin_making()).unwrap();
+        assert!(shared.state().spare.is_some());
+        assert_eq!(files.list(path).unwrap().len(), 2);
     }
 }

@@ -526,6 +526,26 @@ impl KeyRange {
             _ => false,
         }
     }
+
+    /// Shortens bounds that are longer than any key: the engine on disk panics on them. The range keeps its keys. A key
+    /// compares with the first [`MAX_KEY_LENGTH`] bytes of such a bound as it does with the bound; the key that equals these
+    /// bytes is in front of the bound. Returns whether a bound was shortened.
+    pub(crate) fn shorten(&mut self) -> bool {
+        let start = longest_start(&mut self.start).map(|start| self.start = Bound::Excluded(start));
+        let end = longest_start(&mut self.end).map(|end| self.end = Bound::Included(end));
+        start.is_some() || end.is_some()
+    }
+}
+
+/// As many bytes of a bound as a key can have, if it has more.
+fn longest_start(bound: &mut Bound<Vec<u8>>) -> Option<Vec<u8>> {
+    match bound {
+        Bound::Included(key) | Bound::Excluded(key) if key.len() > MAX_KEY_LENGTH => {
+            key.truncate(MAX_KEY_LENGTH);
+            Some(std::mem::take(key))
+        }
+        _ => None,
+    }
 }
 
 impl KeyRange {

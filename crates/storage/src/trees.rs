@@ -32,7 +32,7 @@ use crate::emptied::Emptied;
 use crate::files::{DIRECTORY_MODE, FILE_MODE};
 use crate::memtable::{Memtable, Version};
 use crate::merge_scan::MergeScan;
-use crate::store::{Bytes, Damage, Direction, KeyRange, ReadError, Scan};
+use crate::store::{Bytes, Damage, Direction, KeyRange, MAX_KEY_LENGTH, ReadError, Scan};
 use crate::table_look_up::Tables;
 use crate::table_walk::{Layer, TreeWalk, is_before, is_behind};
 use crate::walk::{ScanWalk, Walk};
@@ -81,8 +81,8 @@ impl TreeContext {
     pub(crate) fn open(&self, number: u32, name: &str) -> Result<Arc<Tree>, lsm_tree::Error> {
         let path = self.path(number);
         // What a tree considers visible plays no part: snapshots have their sequences from us.
-        let unused = SequenceNumberCounter::default();
-        let tree = Config::new(&path, self.sequences.clone(), unused)
+        let listed = SequenceNumberCounter::default();
+        let tree = Config::new(&path, self.sequences.clone(), listed.clone())
             .use_cache(Arc::clone(&self.cache))
             .use_descriptor_table(Some(Arc::clone(&self.descriptors)))
             .data_block_size_policy(BlockSizePolicy::all(4 * 1024))
@@ -101,6 +101,7 @@ impl TreeContext {
             persisted,
             path,
             tree,
+            listed,
             memtable_bytes: self.options.memtable_bytes,
             files: FileAccessor::DescriptorTable(Arc::clone(&self.descriptors)),
             descriptors: Arc::clone(&self.descriptors),
@@ -124,6 +125,8 @@ pub(crate) struct Tree {
     pub(crate) persisted: u64,
     path: PathBuf,
     tree: AnyTree,
+    /// Rises with each list of tables that the engine has in memory, behind that list.
+    listed: SequenceNumberCounter,
     memtable_bytes: u64,
     /// The same for the engine.
     files: FileAccessor,
@@ -308,6 +311,16 @@ impl Tree {
         self.tree.l0_run_count()
     }
 
+    /// Leaves a lock of the engine as a panic does.
+    #[cfg(test)]
+    pub(crate) fn poison_engine(&self) {
+        let panics = std::panic::AssertUnwindSafe(|| {
+            let _lock = self.tree.get_flush_lock();
+            panic!("a defect of the engine");
+        });
+        std::panic::catch_unwind(panics).unwrap_err();
+    }
+
     pub(crate) fn disk_bytes(&self) -> u64 {
         self.tree.disk_space()
     }
@@ -340,6 +353,10 @@ impl Tree {
             None | Some(Err(lsm_tree::Error::Io(_))) => {}
             Some(Err(error)) => return Err(self.read_error(error)),
         }
+        if key.len() > MAX_KEY_LENGTH {
+            // The engine panics, and no such key is stored.
+            return Ok(None);
+        }
         let value = self.tree.get(key, below).map_err(|error| self.read_error(error))?;
         Ok(value.map(|value| Bytes(value.into())))
     }
@@ -352,11 +369,8 @@ impl Tree {
         below: u64,
         held: T,
     ) -> Scan {
-        if let Some(start) = self.emptied.skip(&range, below) {
-            range.start = Bound::Included(start);
-            if range.is_empty() {
-                return Box::new(std::iter::empty());
-            }
+        if !self.narrow(&mut range, below) {
+            return Box::new(std::iter::empty());
         }
         let learns = direction == Direction::Forward && self.emptied.wants_to_learn();
         let looked_at = learns.then(|| range.clone());
@@ -395,11 +409,8 @@ impl Tree {
         below: u64,
         held: T,
     ) -> Box<dyn Walk> {
-        if let Some(start) = self.emptied.skip(&range, below) {
-            range.start = Bound::Included(start);
-            if range.is_empty() {
-                return Box::new(ScanWalk::from(Box::new(std::iter::empty()) as Scan));
-            }
+        if !self.narrow(&mut range, below) {
+            return Box::new(ScanWalk::from(Box::new(std::iter::empty()) as Scan));
         }
         let mut layers = self.layers_in_memory(below);
         let (version, newest) = (self.tree.current_version(), self.tables());
@@ -409,6 +420,19 @@ impl Tree {
         let runs = version.iter_levels().flat_map(|level| level.iter());
         layers.extend(runs.filter_map(|run| Layer::of_run(run, &range)));
         Box::new(TreeWalk::new(Arc::clone(self), range, (below, held), layers))
+    }
+
+    /// Begins a range that is not empty behind what removals have emptied, and gives it bounds that the engine takes. False if
+    /// no key can be in it any more.
+    fn narrow(&self, range: &mut KeyRange, below: u64) -> bool {
+        let first = self.emptied.skip(range, below).map(Bound::Included);
+        let is_later = first.is_some();
+        if let Some(first) = first {
+            range.start = first;
+        }
+        // Keys are compared only for a range that is another one now.
+        let is_other = range.shorten() || is_later;
+        !(is_other && range.is_empty())
     }
 
     /// The memtables that a snapshot reads, the newest first.

@@ -2,12 +2,16 @@
 
 #![allow(clippy::unwrap_used, reason = "a panic is the report")]
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
-use quorate_storage::{Batch, Direction, DiskOptions, DiskStore, KeyRange, KeyspaceId, Store};
+use quorate_storage::{
+    Batch, Direction, DiskOptions, DiskStore, KeyRange, KeyspaceId, MAX_KEY_LENGTH, Store,
+};
 
 const MEMTABLE: u64 = 16 * 1024;
 
@@ -88,6 +92,62 @@ fn a_table_that_is_kept_in_part_takes_the_room_that_there_is() {
     drop((old, store));
     let (store, keyspace) = open(directory.path());
     assert_eq!(content(&store, keyspace), expected);
+}
+
+/// What is kept of a table goes to a new one with a key more behind it. There is none behind the longest key, and none that
+/// is free behind the one before it.
+#[test]
+fn a_table_whose_last_key_is_one_of_the_longest_stays() {
+    for length in [MAX_KEY_LENGTH, MAX_KEY_LENGTH - 1] {
+        let directory = tempfile::tempdir().unwrap();
+        let (store, keyspace) = open(directory.path());
+        let greatest = [&7_u64.to_be_bytes()[..], &vec![0xFF; length - 8]].concat();
+        let mut batch = Batch::new();
+        (0..500).for_each(|number| batch.insert(keyspace, key(number), vec![7; 1000]));
+        batch.insert(keyspace, greatest.clone(), b"greatest");
+        store.commit(batch).unwrap();
+        wait_for_room(&store, 0, |bytes| bytes > 500_000);
+        let mut batch = Batch::new();
+        let removed = (0..500).filter(|number| number % 4 != 0);
+        removed.for_each(|number| batch.remove(keyspace, key(number)));
+        if length < MAX_KEY_LENGTH {
+            batch.insert(keyspace, [&greatest[..], &[0]].concat(), b"behind");
+        }
+        store.commit(batch).unwrap();
+        let expected = content(&store, keyspace);
+        store.reclaim(1 << 20, &|| false).unwrap();
+        assert_eq!(content(&store, keyspace), expected);
+        // More than four memtables: each writer would wait for a thread that is gone.
+        put(&store, keyspace, 1000..1200);
+        let expected = content(&store, keyspace);
+        drop(store);
+        let (store, keyspace) = open(directory.path());
+        assert_eq!(content(&store, keyspace), expected);
+    }
+}
+
+/// To look at all tables takes minutes if the disk is large.
+#[test]
+fn memtables_are_flushed_between_two_tables_of_a_round() {
+    let directory = tempfile::tempdir().unwrap();
+    let (store, keyspace) = open(directory.path());
+    put(&store, keyspace, 0..500);
+    remove(&store, keyspace, (0..500).filter(|number| number % 4 != 0));
+    let (tell, told) = mpsc::channel();
+    std::thread::spawn(move || {
+        let has_written = Cell::new(false);
+        let write = || {
+            if !has_written.replace(true) {
+                // More than four memtables.
+                put(&store, keyspace, 1000..1200);
+            }
+            false
+        };
+        store.reclaim(1 << 20, &write).unwrap();
+        assert!(has_written.get());
+        tell.send(content(&store, keyspace).len()).unwrap();
+    });
+    assert_eq!(told.recv_timeout(Duration::from_secs(60)), Ok(125 + 200));
 }
 
 /// A step of a random history.

@@ -97,12 +97,27 @@ impl Background {
         let loops: [(&str, Loop); 2] =
             [("storage-flush", Shared::flush_loop), ("storage-merge", Shared::merge_loop)];
         for (name, run) in loops {
-            let shared = Arc::clone(shared);
+            let watched = Watched(Arc::clone(shared));
             let thread =
-                thread::Builder::new().name(name.to_owned()).spawn(move || run(&shared))?;
+                thread::Builder::new().name(name.to_owned()).spawn(move || run(&watched.0))?;
             background.threads.push(thread);
         }
         Ok(background)
+    }
+}
+
+/// What a thread has of the store. Writers wait for both threads: if one panics, they are refused.
+struct Watched(Arc<Shared>);
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        if !thread::panicking() {
+            return;
+        }
+        self.0.group.fail();
+        // Under the lock, so that no writer is between its look and its sleep.
+        drop(lock(&self.0.work.state));
+        self.0.work.progressed.notify_all();
     }
 }
 
@@ -160,11 +175,11 @@ impl Shared {
         }
         let mut state = lock(&work.state);
         while work.behind.load(Ordering::Acquire) && !work.stops() {
-            if let Some(shortage) = state.shortage {
-                return Err(shortage.into());
-            }
             if self.group.has_failed() {
                 return Err(CommitError::Poisoned);
+            }
+            if let Some(shortage) = state.shortage {
+                return Err(shortage.into());
             }
             state = work.progressed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
@@ -340,9 +355,9 @@ impl Shared {
             self.group.sync_through(last)?;
             let leftovers = tree.remove_leftovers(&self.snapshots());
             leftovers.map_err(|error| self.refusal(error.into()))?;
-            let rewriting = Rewriting { room, below, oldest_snapshot: self.oldest_snapshot() };
-            let rewritten = tree.rewrite(rewriting, stops);
             drop(flushing);
+            let rewriting = Rewriting { room, below, oldest_snapshot: self.oldest_snapshot() };
+            let rewritten = tree.rewrite(rewriting, || lock(&self.flushing), stops);
             gained += rewritten.map_err(|error| self.refusal(error.into()))?;
             self.show_tables(&tree).map_err(|failure| self.refusal(failure))?;
         }
@@ -529,6 +544,7 @@ fn segment_after(segment: &journal::segment::Segment) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc;
     use std::time::Instant;
 
     use super::*;
@@ -590,6 +606,53 @@ mod tests {
         drop(old);
         assert!(store.shared.flush_round(is_quiet).is_ok());
         assert_eq!(tree(&store).count_flushed(), 0);
+    }
+
+    /// Memtables of a thousand bytes.
+    fn crowded() -> (tempfile::TempDir, DiskStore) {
+        let directory = tempfile::tempdir().unwrap();
+        let options = DiskOptions { memtable_bytes: 1_000, ..DiskOptions::default() };
+        let store = DiskStore::open(directory.path(), options).unwrap();
+        (directory, store)
+    }
+
+    /// Commits more than writers need not wait for.
+    fn put_many(store: &DiskStore, keyspace: KeyspaceId) -> Result<(), CommitError> {
+        (0..100).try_for_each(|key: u8| {
+            let mut batch = Batch::new();
+            batch.insert(keyspace, &[key], vec![7; 100]);
+            store.commit(batch).map(drop)
+        })
+    }
+
+    /// An index that is built ingests for minutes, and a flush of the same tree has found no descriptor meanwhile.
+    #[test]
+    fn trees_are_flushed_after_a_failure_while_tables_are_written() {
+        let (_directory, store) = crowded();
+        let keyspaces = ["a", "b"].map(|name| store.create_keyspace(name).unwrap());
+        let first = store.shared.trees().remove(0);
+        first.leftovers.note_failure();
+        let ingests = first.leftovers.keep_all();
+        for keyspace in keyspaces {
+            put_many(&store, keyspace).unwrap();
+        }
+        assert!(store.shared.flush_round(true).is_ok());
+        for tree in store.shared.trees() {
+            assert!(tree.disk_bytes() > 0 && !tree.has_sealed(), "{}", tree.name);
+        }
+        drop(ingests);
+    }
+
+    /// A panic of the engine leaves a lock poisoned, and the next flush panics too.
+    #[test]
+    fn writers_are_refused_after_a_background_thread_has_panicked() {
+        let (_directory, store) = crowded();
+        let keyspace = store.create_keyspace("k").unwrap();
+        tree(&store).poison_engine();
+        let (tell, told) = mpsc::channel();
+        thread::spawn(move || tell.send(put_many(&store, keyspace)));
+        let refused = told.recv_timeout(Duration::from_secs(60)).expect("the writer waits");
+        assert!(matches!(refused, Err(CommitError::Poisoned)), "{refused:?}");
     }
 
     fn first_level(store: &DiskStore) -> usize {

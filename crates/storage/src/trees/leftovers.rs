@@ -3,12 +3,13 @@
 //! The engine removes them when it is opened. Until then they would keep the room that a later attempt needs.
 //!
 //! The engine writes a list of the tables, gives it its name, and syncs the directory. If it fails behind the name, the list on
-//! the disk is not the one in memory, and the next attempt would write over it. So the name is looked at after a failure, before
-//! anything else is done to the tables, and given back to the list in memory. Both lists are whole: a crash may leave either.
+//! the disk is not the one in memory, and the next attempt would write over it. So the name is given back to the list in memory
+//! right after a failure. If that fails too, it is done before the next change begins. The list in memory is whole on the disk
+//! under a number of its own, so it counts whatever a change that was under way has made of the other one.
 
 use std::fs;
 use std::io::{self, Write};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 
 use lsm_tree::AbstractTree;
@@ -25,15 +26,14 @@ const CURRENT_DRAFT: &str = "current.new";
 /// Which checksum it is.
 const XXH3: u8 = 0;
 
-/// The error of a process that can open no other file.
-const EMFILE: i32 = 24;
-
 /// Whether there are any.
 #[derive(Default)]
 pub(crate) struct Leftovers {
     may_be_there: AtomicBool,
-    /// Whether the list of tables on the disk may be another than the one in memory.
-    is_unsure: AtomicBool,
+    /// The changes of the tables that have failed. Each may have left a list on the disk that is not the one in memory.
+    failures: AtomicU64,
+    /// Those after which the list on the disk was compared with the one in memory.
+    checked: AtomicU64,
     /// Held by those that write table files, or read some that are not needed any more.
     used: RwLock<()>,
 }
@@ -44,9 +44,9 @@ impl Leftovers {
         self.used.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn note_failure(&self) {
+    pub(crate) fn note_failure(&self) {
         self.may_be_there.store(true, Ordering::Release);
-        self.is_unsure.store(true, Ordering::Release);
+        self.failures.fetch_add(1, Ordering::AcqRel);
     }
 }
 
@@ -60,29 +60,39 @@ impl Tree {
         let _used = self.leftovers.keep_all();
         change().inspect_err(|_| {
             self.leftovers.note_failure();
+            // If this fails, the next change tries it again.
+            let _ = self.check_list();
             self.note_tables();
         })
     }
 
-    /// Sees to it that the list of tables on the disk is the one in memory. Refused while tables are written.
+    /// Sees to it that the list of tables on the disk is the one in memory. Tables may be written meanwhile.
     fn check_list(&self) -> io::Result<()> {
-        if !self.leftovers.is_unsure.load(Ordering::Acquire) {
+        let Leftovers { failures, checked, .. } = &self.leftovers;
+        let failed = failures.load(Ordering::Acquire);
+        if checked.load(Ordering::Acquire) < failed {
+            self.restore_list()?;
+            checked.fetch_max(failed, Ordering::AcqRel);
+        }
+        Ok(())
+    }
+
+    /// Gives the name to the list in memory, if another list on the disk has it.
+    fn restore_list(&self) -> io::Result<()> {
+        let listed = self.listed.get();
+        let known = self.tree.current_version().id();
+        // The engine writes and names lists under this lock, and does not tell the newest one to its holder.
+        let _none_is_written = self.tree.get_version_history_lock();
+        if self.listed.get() != listed {
+            // Another list has come to memory. It was named and synced before that.
             return Ok(());
         }
-        let Ok(_unused) = self.leftovers.used.try_write() else {
-            return Err(io::Error::from_raw_os_error(EMFILE));
-        };
-        let present = fs::read(self.path.join(CURRENT))?;
-        let known = self.tree.current_version().id();
-        let named = present.first_chunk().copied().map_or(0, u64::from_le_bytes);
-        if named != known {
-            if present != self.name_of_list(named)? {
-                return Err(io::Error::other("the list of tables on the disk is damaged"));
-            }
-            self.name_list(&self.name_of_list(known)?)?;
+        let name = self.name_of_list(known)?;
+        if fs::read(self.path.join(CURRENT))? == name {
+            // An attempt to restore it may have failed before the directory was synced.
+            return fs::File::open(&self.path)?.sync_all();
         }
-        self.leftovers.is_unsure.store(false, Ordering::Release);
-        Ok(())
+        self.name_list(&name)
     }
 
     /// What the file says that names a list.
@@ -132,6 +142,9 @@ impl Tree {
 
 #[cfg(test)]
 mod tests {
+    use std::path::PathBuf;
+    use std::sync::Arc;
+
     use super::*;
     use crate::disk::DiskOptions;
     use crate::store::Bytes;
@@ -168,29 +181,91 @@ mod tests {
         assert_eq!(tree.verify().unwrap(), []);
     }
 
-    /// The engine has given a new list its name and could not open the directory to sync it.
-    #[test]
-    fn a_list_of_tables_that_is_not_in_memory_loses_its_name() {
+    fn tree() -> (tempfile::TempDir, Arc<Tree>) {
         let directory = tempfile::tempdir().unwrap();
         let context = TreeContext::new(directory.path().to_owned(), DiskOptions::default());
         let tree = context.open(1, "k").unwrap();
-        let fail = || tree.change_tables(|| Err::<(), _>(io::Error::other("a failure").into()));
-        let current = tree.path.join(CURRENT);
-        let before = fs::read(&current).unwrap();
-        fail().unwrap_err();
-        tree.change_tables(|| Ok(())).unwrap();
-        assert_eq!(fs::read(&current).unwrap(), before);
+        (directory, tree)
+    }
+
+    fn fail(tree: &Tree) {
+        let failed = tree.change_tables(|| Err::<(), _>(io::Error::other("a failure").into()));
+        failed.unwrap_err();
+    }
+
+    /// Does what the engine does before it opens the directory to sync it. Returns the path of the list.
+    fn name_another_list(tree: &Tree) -> PathBuf {
         let next = tree.tree.current_version().id() + 1;
-        fs::write(tree.path.join(format!("v{next}")), b"another list").unwrap();
+        let list = tree.path.join(format!("v{next}"));
+        fs::write(&list, b"another list").unwrap();
         tree.name_list(&tree.name_of_list(next).unwrap()).unwrap();
-        fail().unwrap_err();
-        let writes = tree.leftovers.keep_all();
-        tree.change_tables(|| Ok(())).unwrap_err();
-        drop(writes);
+        list
+    }
+
+    #[test]
+    fn a_list_of_tables_that_is_not_in_memory_loses_its_name() {
+        let (_directory, tree) = tree();
+        let named = || fs::read(tree.path.join(CURRENT)).unwrap();
+        let before = named();
+        fail(&tree);
+        assert_eq!(named(), before);
+        name_another_list(&tree);
+        assert_ne!(named(), before);
+        fail(&tree);
+        assert_eq!(named(), before, "it is restored right after the failure");
+        fs::write(tree.path.join(CURRENT), b"no name of a list").unwrap();
+        fail(&tree);
+        assert_eq!(named(), before, "the list in memory is whole, whatever the name has become");
+    }
+
+    /// A merge or an ingest may take minutes, and a flush of the same tree may fail meanwhile.
+    #[test]
+    fn a_list_loses_its_name_while_another_change_is_under_way() {
+        let (_directory, tree) = tree();
+        let named = || fs::read(tree.path.join(CURRENT)).unwrap();
+        let before = named();
+        let change = || {
+            name_another_list(&tree);
+            fail(&tree);
+            assert_eq!(named(), before);
+            tree.change_tables(|| Ok(()))
+        };
+        tree.change_tables(change).unwrap();
+    }
+
+    /// A flush fails behind the name of its list. A merge that was under way writes a list of the same number over it, and fails
+    /// before it names that one: the name then has the checksum of the list of the flush.
+    #[test]
+    fn a_list_that_was_written_over_by_another_change_loses_its_name() {
+        let (_directory, tree) = tree();
+        let named = || fs::read(tree.path.join(CURRENT)).unwrap();
+        let before = named();
+        let merge = || {
+            let list = name_another_list(&tree);
+            // No descriptor is left to restore the name now.
+            tree.leftovers.note_failure();
+            fs::write(list, b"the list of the merge").unwrap();
+            Err::<(), _>(io::Error::other("a failure").into())
+        };
+        tree.change_tables(merge).unwrap_err();
+        tree.change_tables(|| Ok(())).unwrap();
+        assert_eq!(named(), before);
+    }
+
+    /// Without a descriptor the name cannot be given back at once.
+    #[test]
+    fn no_change_begins_before_the_list_in_memory_has_its_name() {
+        let (_directory, tree) = tree();
+        let (current, list) = (tree.path.join(CURRENT), tree.path.join("v0"));
+        let before = fs::read(&current).unwrap();
+        assert_eq!(tree.tree.current_version().id(), 0);
+        name_another_list(&tree);
+        let aside = tree.path.join("aside");
+        fs::rename(&list, &aside).unwrap();
+        fail(&tree);
+        tree.change_tables(|| -> Result<(), _> { panic!("it is changed") }).unwrap_err();
+        fs::rename(&aside, &list).unwrap();
         tree.change_tables(|| Ok(())).unwrap();
         assert_eq!(fs::read(&current).unwrap(), before);
-        fs::write(&current, b"no name of a list").unwrap();
-        fail().unwrap_err();
-        tree.change_tables(|| -> Result<(), _> { panic!("it is changed") }).unwrap_err();
     }
 }

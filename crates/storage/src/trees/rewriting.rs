@@ -24,7 +24,7 @@ use std::ops::Bound;
 use lsm_tree::{AbstractTree, BoxedIterator, InternalValue, SeqNo, Slice, Table, TableId};
 
 use super::{Tree, close_to_others};
-use crate::store::Bytes;
+use crate::store::{Bytes, MAX_KEY_LENGTH};
 
 /// The most bytes that a table is rewritten to. The engine begins another table at twice of that, which would be inside of the
 /// range that is dropped.
@@ -57,24 +57,43 @@ pub(crate) struct Rewriting {
     pub(crate) oldest_snapshot: SeqNo,
 }
 
+/// A round of rewriting, from one table to the next.
+struct Round {
+    /// Its room is what is left.
+    rewriting: Rewriting,
+    room_at_first: u64,
+    /// The keys that were removed and are in memory only.
+    removed: Vec<Bytes>,
+    gained: u64,
+    /// The room that there was, if there was too little of it for a table.
+    lacked: Option<u64>,
+    /// Tables that it has rewritten or dropped.
+    dropped: Vec<TableId>,
+    /// Whether a merge took a table before the round came to it. What it was merged to was not looked at.
+    has_missed: bool,
+}
+
 /// What a table would become.
 enum Outcome {
     /// Too little is given back.
     Stays,
     LacksRoom,
-    /// Its bytes, and how much of them is not needed any more.
+    /// Its bytes, how much of them is not needed any more, and what comes behind the rest if there is any.
     Shrinks {
         rest: u64,
         gain: u64,
+        fence: Option<Slice>,
     },
 }
 
 impl Tree {
     /// Rewrites or drops tables of which at least half is not needed any more. Returns the bytes that are given back, once no
-    /// snapshot reads them. The caller is the only one to flush.
-    pub(crate) fn rewrite(
+    /// snapshot reads them. Nothing is flushed while what `keep_flushes_off` returns is held: flushes and merges go on between
+    /// one table and the next.
+    pub(crate) fn rewrite<G>(
         &self,
         rewriting: Rewriting,
+        keep_flushes_off: impl Fn() -> G,
         stops: &dyn Fn() -> bool,
     ) -> Result<u64, lsm_tree::Error> {
         let removals = self.removals();
@@ -82,41 +101,61 @@ impl Tree {
         if looked.is_some_and(|looked| !looked.is_outdated(removals, rewriting.room)) {
             return Ok(0);
         }
-        let _merging = self.begin_merging();
-        // No table is added meanwhile.
-        let _lock = self.tree.get_flush_lock();
-        let removed = self.removed_in_memory(rewriting.below);
         let version = self.tree.current_version();
         let mut tables: Vec<(u64, TableId)> =
             version.iter_tables().map(|table| (table.metadata.file_size, table.id())).collect();
+        drop(version);
         // The old tables go with the list of the whole round, so the new ones share the room. Small ones first: most of them fit.
         tables.sort_unstable();
-        let (mut gained, mut lacked, mut room) = (0, None, rewriting.room);
+        let mut round = Round {
+            rewriting,
+            room_at_first: rewriting.room,
+            removed: self.removed_in_memory(rewriting.below),
+            gained: 0,
+            lacked: None,
+            dropped: Vec::new(),
+            has_missed: false,
+        };
         for (_, id) in tables {
             if stops() {
-                return Ok(gained);
+                return Ok(round.gained);
             }
-            let version = self.tree.current_version();
-            let Some(table) = version.iter_tables().find(|table| table.id() == id) else {
-                continue;
-            };
-            let all: Vec<Table> = version.iter_tables().cloned().collect();
-            let range = Range::new(table, &all);
-            if !range.may_have_removed(&removed) {
-                continue;
-            }
-            match self.measure(&range, Rewriting { room, ..rewriting })? {
-                Outcome::Stays => {}
-                Outcome::LacksRoom => lacked = Some(rewriting.room),
-                Outcome::Shrinks { rest, gain } => {
-                    self.change_tables(|| self.replace(&range, rest, rewriting))?;
-                    room -= rest;
-                    gained += gain;
-                }
+            // A merge may take long, so flushes are kept off after it.
+            let _merging = self.begin_merging();
+            let _flushing = keep_flushes_off();
+            self.rewrite_table(id, &mut round)?;
+        }
+        if !round.has_missed {
+            *self.looked() = Some(Looked { removals, lacked: round.lacked });
+        }
+        Ok(round.gained)
+    }
+
+    /// Rewrites or drops one table, if that is worth it. The caller is the only one to merge and to flush.
+    fn rewrite_table(&self, id: TableId, round: &mut Round) -> Result<(), lsm_tree::Error> {
+        // No table is added meanwhile.
+        let _lock = self.tree.get_flush_lock();
+        let version = self.tree.current_version();
+        let Some(table) = version.iter_tables().find(|table| table.id() == id) else {
+            round.has_missed |= !round.dropped.contains(&id);
+            return Ok(());
+        };
+        let all: Vec<Table> = version.iter_tables().cloned().collect();
+        let range = Range::new(table, &all);
+        if !range.may_have_removed(&round.removed) {
+            return Ok(());
+        }
+        match self.measure(&range, round.rewriting)? {
+            Outcome::Stays => {}
+            Outcome::LacksRoom => round.lacked = Some(round.room_at_first),
+            Outcome::Shrinks { rest, gain, fence } => {
+                self.change_tables(|| self.replace(&range, fence, round.rewriting))?;
+                round.rewriting.room -= rest;
+                round.gained += gain;
+                round.dropped.extend(range.inside.iter().map(Table::id));
             }
         }
-        *self.looked() = Some(Looked { removals, lacked });
-        Ok(gained)
+        Ok(())
     }
 
     /// The keys that were removed and are in memory only, in their order.
@@ -152,18 +191,22 @@ impl Tree {
         if rest > rewriting.room {
             return Ok(Outcome::LacksRoom);
         }
-        Ok(Outcome::Shrinks { rest, gain: present - rest })
+        let fence = if rest > 0 { self.fence(&range.last)? } else { None };
+        if rest > 0 && fence.is_none() {
+            // The new table would be dropped with the range.
+            return Ok(Outcome::Stays);
+        }
+        Ok(Outcome::Shrinks { rest, gain: present - rest, fence })
     }
 
-    /// Puts what is needed of the tables inside a range in their place.
+    /// Puts what is needed of the tables inside a range in their place, with a fence behind it. Nothing is if there is none.
     fn replace(
         &self,
         range: &Range,
-        rest: u64,
+        fence: Option<Slice>,
         rewriting: Rewriting,
     ) -> Result<(), lsm_tree::Error> {
-        if rest > 0 {
-            let fence = self.fence(&range.last)?;
+        if let Some(fence) = fence {
             let written = self
                 .tree
                 .flush_to_tables(with_fence(self.needed(range, rewriting.below), fence.clone()))?;
@@ -208,17 +251,18 @@ impl Tree {
         memtables.any(|memtable| memtable.get(key, below).is_some())
     }
 
-    /// A key behind another that does not exist.
-    fn fence(&self, last: &[u8]) -> Result<Slice, lsm_tree::Error> {
+    /// A key behind another that does not exist. There may be none behind one of the longest keys.
+    fn fence(&self, last: &[u8]) -> Result<Option<Slice>, lsm_tree::Error> {
         let mut key = last.to_vec();
-        loop {
+        while key.len() < MAX_KEY_LENGTH {
             key.push(0);
             let is_there = self.has_newer_in_memory(&key, SeqNo::MAX)
                 || self.tree.get(&key, SeqNo::MAX)?.is_some();
             if !is_there {
-                return Ok(Slice::from(key));
+                return Ok(Some(Slice::from(key)));
             }
         }
+        Ok(None)
     }
 }
 

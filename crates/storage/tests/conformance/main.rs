@@ -5,6 +5,7 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a panic is the report")]
 
+mod bounds;
 mod tables;
 
 use std::collections::BTreeMap;
@@ -17,6 +18,7 @@ use quorate_storage::{
     MAX_KEY_LENGTH, ReadError, ReplayPoint, Snapshot, Store, SyncError,
 };
 
+use bounds::bounds_may_be_longer_than_any_key;
 use tables::{
     walks_show_what_scans_show, what_is_discarded_can_be_removed_and_nothing_else_goes,
     what_is_ingested_is_there_for_later_snapshots,
@@ -589,6 +591,7 @@ macro_rules! every_case {
             a_snapshot_never_changes,
             what_is_taken_from_the_front_is_gone_and_nothing_else,
             ranges_run_both_ways_and_respect_their_bounds,
+            bounds_may_be_longer_than_any_key,
             long_scans_are_complete,
             keyspaces_come_and_go_by_name,
             syncs_are_counted_and_cover_everything_before_them,
@@ -730,6 +733,7 @@ mod disk {
         // Flushes sync too, so the case that counts syncs is not among these.
         conformance!(super::Crowded;
             a_snapshot_never_changes,
+            bounds_may_be_longer_than_any_key,
             long_scans_are_complete,
             keyspaces_come_and_go_by_name,
             it_behaves_like_a_map,
