@@ -305,8 +305,9 @@ impl<E: Failure> OperationLoop<E> {
         self.failures += 1;
         let pause = overload.then(|| backoff(self.failures, error.base_backoff(), chance));
         // An attempt that did nothing says nothing about the one before, which may have.
+        let did_nothing = error.is_unsent() || error.has_label(NO_WRITES_PERFORMED);
         let error = match self.worst.take() {
-            Some(earlier) if error.has_label(NO_WRITES_PERFORMED) => earlier,
+            Some(earlier) if did_nothing => earlier,
             _ => error,
         };
         let too_late = self.deadline.is_some_and(|end| pause.is_some_and(|p| now + p >= end));

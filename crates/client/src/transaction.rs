@@ -446,6 +446,19 @@ impl Failure for Error {
         matches!(self.kind(), ErrorKind::Timeout(_))
     }
 
+    fn is_unsent(&self) -> bool {
+        matches!(
+            self.kind(),
+            ErrorKind::Selection(_)
+                | ErrorKind::ImpossibleSelection(_)
+                | ErrorKind::CheckOut(_)
+                | ErrorKind::ServerGone(_)
+                | ErrorKind::Closed
+                | ErrorKind::Transaction(_)
+                | ErrorKind::BadCommand(_)
+        )
+    }
+
     fn is_write_concern_failure(&self) -> bool {
         matches!(self.kind(), ErrorKind::Command { error, .. } if error.ok)
     }

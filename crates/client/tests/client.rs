@@ -197,6 +197,28 @@ async fn a_retried_write_has_the_same_transaction_number() {
     soon(client.close()).await;
 }
 
+/// "If an error has been encountered which indicates that a write was attempted, this error is
+/// returned": the retry needs a new connection, whose login fails.
+#[tokio::test]
+async fn a_retry_without_a_connection_does_not_hide_that_a_write_was_attempted() {
+    let (first, _second, _) = set_of_two().await;
+    first.set_reply("authenticate", rawdoc! { "ok": 1 });
+    first.set_reply("insert", rawdoc! { "n": 1 });
+    let uri =
+        format!("{}?replicaSet=rs&authMechanism=MONGODB-X509&tls=true&maxPoolSize=1", first.uri());
+    let mut options = ClientOptions::from_connection_string(&uri.parse().unwrap());
+    options.tls = None;
+    let client = Client::with_options(options).unwrap();
+    let collection = client.collection("d", "c");
+    soon(collection.insert_one(doc! { "_id": 1 })).await.unwrap();
+    first.set_reply("authenticate", rawdoc! { "ok": 0, "code": 18, "errmsg": "no" });
+    first.set_fail_point(fail("insert", 1, rawdoc! { "closeConnection": true }));
+    let error = soon(collection.insert_one(doc! { "_id": 2 })).await.unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::Connection { .. }), "{error}");
+    assert!(error.is_network() && error.has_label(RETRYABLE_WRITE_ERROR), "{error}");
+    soon(client.close()).await;
+}
+
 #[tokio::test]
 async fn standalone_writes_are_not_retried() {
     let server = FakeServer::start().await.unwrap();

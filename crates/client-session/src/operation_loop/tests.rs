@@ -105,6 +105,22 @@ fn an_attempt_that_did_nothing_does_not_hide_one_that_may_have() {
     assert!(told.network);
 }
 
+/// "If an error has been encountered which indicates that a write was attempted, this error is
+/// returned"; a connection that cannot be checked out is no attempt.
+#[test]
+fn an_attempt_that_was_not_sent_does_not_hide_one_that_was() {
+    for kind in [kind(Retry::Write), OperationKind { role: Role::Ending, ..kind(Retry::Write) }] {
+        let mut attempts = begin(kind, RULES);
+        assert_eq!(attempts.failed(&address(), network(), at(0), 0.5, None), Next::Select);
+        select(&mut attempts, None);
+        let unsent = Said { unsent: true, ..Said::default() };
+        let Next::Fail(told) = attempts.failed(&address(), unsent, at(0), 0.5, None) else {
+            panic!("{kind:?}")
+        };
+        assert!(told.network && !told.unsent, "{kind:?}");
+    }
+}
+
 #[test]
 fn every_attempt_of_a_write_has_the_same_number() {
     let mut session = session();
