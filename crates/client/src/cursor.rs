@@ -34,6 +34,9 @@ pub struct Cursor {
     settings: CursorSettings,
     /// Given back as soon as the server has no more.
     session: Option<Session>,
+    /// Whether a `getMore` was sent, or was about to be, and its reply has not arrived. If the caller
+    /// drops the future, it stays so: what the server answered then is lost.
+    in_flight: bool,
 }
 
 impl Cursor {
@@ -47,14 +50,20 @@ impl Cursor {
         let state =
             CursorState::open(&reply.body).map_err(|reason| malformed(&reply.server, reason))?;
         let session = state.id().map(|_| session);
-        Ok(Self { client, server: reply.server.clone(), state, settings, session })
+        let server = reply.server.clone();
+        Ok(Self { client, server, state, settings, session, in_flight: false })
     }
 
     /// The next result; `None` after the last one. On a tailable cursor, waits for one.
     ///
+    /// A call that is dropped before it returns, as by a timeout of the caller's, may lose the batch
+    /// that it waited for. The next call fails then; run the query again. To wait for a limited time,
+    /// use `timeoutMS`, or [`try_next`](Self::try_next) on a tailable cursor.
+    ///
     /// # Errors
     ///
-    /// If fetching the next batch fails. The cursor is at its end then.
+    /// If fetching the next batch fails, or a call before was dropped while it did. The cursor is at
+    /// its end then.
     pub async fn next(&mut self) -> Result<Option<RawDocumentBuf>, Error> {
         // A server may answer with empty batches, as tailable cursors do; each is one round trip.
         while self.state.is_drained() && self.state.id().is_some() {
@@ -93,7 +102,7 @@ impl Cursor {
     pub async fn close(mut self) {
         let killer = self.killer();
         // `killCursors` is sent once.
-        self.give_up();
+        self.state.forget_id();
         killer.kill().await;
     }
 
@@ -124,23 +133,54 @@ impl Cursor {
 
     /// What kills the cursor later, whatever became of it here.
     pub(crate) fn killer(&self) -> Killer {
-        self.killer_of(self.state.id())
-    }
-
-    fn killer_of(&self, id: Option<i64>) -> Killer {
         Killer {
             client: self.client.clone(),
             server: self.server.clone(),
             database: self.state.database().to_owned(),
-            command: id.map(|id| self.state.kill(id)),
+            command: self.state.id().map(|id| self.state.kill(id)),
             session: self.session.as_ref().map(Session::share),
         }
     }
 
     /// Fetches the next batch. With a deadline, the server waits at most for the remaining time.
     pub(crate) async fn get_more(&mut self, deadline: Option<Deadline>) -> Result<(), Error> {
-        // If this fails the cursor is gone, or its server is.
-        let Some((id, session)) = self.give_up() else { return Ok(()) };
+        let Some(id) = self.state.id() else { return Ok(()) };
+        let outcome = match self.in_flight {
+            true => Err(Error::new(ErrorKind::BatchLost(self.server.clone()))),
+            false => self.fetch(id, deadline).await,
+        };
+        let Err(error) = outcome else { return Ok(()) };
+        // The cursor is gone, or its server is; unless the server turned the request away, or was not
+        // waited for.
+        if error.has_label(SYSTEM_OVERLOADED_ERROR) {
+            self.killer().kill().await;
+        } else if error.is_timeout() || matches!(error.kind(), ErrorKind::BatchLost(_)) {
+            self.killer().kill_later();
+        }
+        self.state.forget_id();
+        self.session = None;
+        Err(error)
+    }
+
+    async fn fetch(&mut self, id: i64, deadline: Option<Deadline>) -> Result<(), Error> {
+        let operation = Operation {
+            purpose: Purpose::Read,
+            target: Target::Server(self.server.clone()),
+            tells_deadline: false,
+            deadline,
+            ..Operation::new(self.state.database(), self.get_more_body(id, deadline)?)
+        };
+        self.in_flight = true;
+        let reply = self.client.inner().execute(&operation, self.session.as_ref()).await?;
+        self.state.refill(&reply.body).map_err(|reason| malformed(&reply.server, reason))?;
+        self.in_flight = false;
+        if self.state.id().is_none() {
+            self.session = None;
+        }
+        Ok(())
+    }
+
+    fn get_more_body(&self, id: i64, deadline: Option<Deadline>) -> Result<RawDocumentBuf, Error> {
         let mut body = self.state.get_more(id);
         body.append_some(
             cstr!("batchSize"),
@@ -157,32 +197,9 @@ impl Cursor {
             body.append(cstr!("maxTimeMS"), millis);
         }
         body.append_some(cstr!("comment"), self.settings.comment.as_ref());
-        let operation = Operation {
-            purpose: Purpose::Read,
-            target: Target::Server(self.server.clone()),
-            tells_deadline: false,
-            deadline,
-            ..Operation::new(self.state.database(), body)
-        };
-        let reply = match self.client.inner().execute(&operation, session.as_ref()).await {
-            Ok(reply) => reply,
-            Err(error) => {
-                if error.has_label(SYSTEM_OVERLOADED_ERROR) {
-                    // The server turned the request away; its cursor is still open.
-                    Killer { session, ..self.killer_of(Some(id)) }.kill().await;
-                }
-                return Err(error);
-            }
-        };
-        self.state.refill(&reply.body).map_err(|reason| malformed(&reply.server, reason))?;
-        self.session = session.filter(|_| self.state.id().is_some());
-        Ok(())
+        Ok(body)
     }
 
-    /// What the server knows the cursor by, which this side forgets.
-    fn give_up(&mut self) -> Option<(i64, Option<Session>)> {
-        self.state.forget_id().map(|id| (id, self.session.take()))
-    }
 }
 
 impl Drop for Cursor {

@@ -102,6 +102,12 @@ pub enum ErrorKind {
         "{0}, which holds the cursor, is no longer part of the deployment; run the query again"
     )]
     ServerGone(ServerAddress),
+    /// An earlier call on the cursor was dropped while its server fetched the next batch.
+    #[error(
+        "an earlier call on the cursor was given up while {0} fetched results, which are lost; run \
+         the query again"
+    )]
+    BatchLost(ServerAddress),
     /// The client was closed.
     #[error("the client is closed")]
     Closed,

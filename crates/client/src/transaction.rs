@@ -453,6 +453,7 @@ impl Failure for Error {
                 | ErrorKind::ImpossibleSelection(_)
                 | ErrorKind::CheckOut(_)
                 | ErrorKind::ServerGone(_)
+                | ErrorKind::BatchLost(_)
                 | ErrorKind::Closed
                 | ErrorKind::Transaction(_)
                 | ErrorKind::BadCommand(_)
