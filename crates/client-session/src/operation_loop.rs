@@ -195,6 +195,13 @@ impl<E: Failure> OperationLoop<E> {
 
     /// A server was selected. `session` is the one that the operation runs in, if any.
     pub fn selected(&mut self, server: SelectedServer, session: Option<&SessionState>) -> Next<E> {
+        // Without its number, a write that may be done already could be done twice.
+        if self.transaction_number.is_some()
+            && !server.takes_retryable_writes
+            && let Some(earlier) = self.worst.take()
+        {
+            return Next::Fail(earlier);
+        }
         let in_transaction = session.is_some_and(|session| session.transaction.is_open());
         self.max_wire_version = server.max_wire_version;
         self.may_retry = match self.kind.retry {

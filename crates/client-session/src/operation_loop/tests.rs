@@ -6,6 +6,8 @@ use crate::{Ending, SessionOptions, TransactionOptions};
 
 const RULES: RetryRules =
     RetryRules { reads: true, writes: true, max_adaptive_retries: 2, retarget_overloaded: false };
+const SERVER: SelectedServer =
+    SelectedServer { max_wire_version: 21, takes_retryable_writes: true };
 const OVERLOAD: &str = "SystemOverloadedError RetryableError";
 
 fn at(millis: u64) -> MonotonicTime {
@@ -32,8 +34,7 @@ fn begin(kind: OperationKind, rules: RetryRules) -> OperationLoop<Said> {
 }
 
 fn select(attempts: &mut OperationLoop<Said>, session: Option<&SessionState>) {
-    let server = SelectedServer { max_wire_version: 21, takes_retryable_writes: true };
-    assert_eq!(attempts.selected(server, session), Next::Send);
+    assert_eq!(attempts.selected(SERVER, session), Next::Send);
 }
 
 fn network() -> Said {
@@ -138,6 +139,24 @@ fn every_attempt_of_a_write_has_the_same_number() {
     assert_eq!(number(&mut attempts, &mut session), 1);
     let mut next = begin(kind(Retry::Write), RULES);
     assert_eq!(number(&mut next, &mut session), 2);
+}
+
+/// "If the selected server does not support retryable writes, retrying is not possible and drivers MUST
+/// raise the retryable error from the previous attempt."
+#[test]
+fn a_write_with_a_number_is_not_sent_again_without_it() {
+    let plain = SelectedServer { takes_retryable_writes: false, ..SERVER };
+    let mut session = session();
+    let mut attempts = begin(kind(Retry::Write), RULES);
+    let mut body = RawDocumentBuf::new();
+    attempts.add_session(&mut body, &mut session, &usage(Role::Statement), fresh).unwrap();
+    let next = attempts.failed(&address(), network(), at(0), 0.5, Some(&mut session));
+    assert_eq!(next, Next::Select);
+    let Next::Fail(told) = attempts.selected(plain, Some(&session)) else { panic!("it is sent") };
+    assert!(told.network);
+    // A write that never had a number goes to such a server.
+    let mut first: OperationLoop<Said> = OperationLoop::new(kind(Retry::Write), RULES, None);
+    assert_eq!(first.selected(plain, Some(&session)), Next::Send);
 }
 
 /// An operation's own session adds what a session does that has no options and was not used.
