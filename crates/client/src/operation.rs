@@ -305,6 +305,7 @@ impl Inner {
             None => None,
         };
         let under_way = UnderWay::begin(self, operation, id, &connection, &body, sequence);
+        let exchanging = session.begin_exchange();
         let mut outcome = self.exchange(operation, &mut connection, &body, sequence).await;
         if self.options.credential.is_some()
             && outcome.as_ref().is_ok_and(|reply| wants_login(reply))
@@ -321,6 +322,7 @@ impl Inner {
             });
             outcome = again.await.unwrap_or(outcome);
         }
+        exchanging.ended();
         let reply = outcome.as_ref().ok().filter(|_| under_way.is_told()).cloned();
         let sent = sequence.map_or(0, |(_, documents)| documents.len());
         let result = match outcome {

@@ -148,3 +148,32 @@ async fn a_change_stream_goes_on_after_a_call_that_was_dropped() {
     soon(stream.close()).await;
     soon(client.close()).await;
 }
+
+/// The server may still be busy with the command, and would refuse or hold up the next one of its
+/// session.
+#[tokio::test]
+async fn a_session_whose_command_was_given_up_is_not_used_again() {
+    let server = member().await;
+    let client = client(&server);
+    let collection = client.collection("db", "c");
+    soon(collection.insert_one(doc! { "_id": 1 })).await.unwrap();
+    server.set_fail_point(block("insert"));
+    let write = collection.insert_one(doc! { "_id": 2 }).timeout(Duration::from_secs(1));
+    assert!(soon(write).await.unwrap_err().is_timeout());
+    soon(collection.insert_one(doc! { "_id": 3 })).await.unwrap();
+    server.set_fail_point(block("insert"));
+    drop_when_sent(&server, "insert", collection.insert_one(doc! { "_id": 4 }).into_future()).await;
+    soon(collection.insert_one(doc! { "_id": 5 })).await.unwrap();
+    let lsids: Vec<RawDocumentBuf> = sent(&server, "insert").iter().map(lsid).collect();
+    assert_eq!(lsids.len(), 5);
+    assert_eq!(lsids[0], lsids[1], "a session is used again as a rule");
+    assert_ne!(lsids[1], lsids[2], "its time was up");
+    assert_eq!(lsids[2], lsids[3]);
+    assert_ne!(lsids[3], lsids[4], "its caller went away");
+    let mut session = client.start_session();
+    server.set_fail_point(block("insert"));
+    let write = collection.insert_one(doc! { "_id": 6 }).session(&mut session);
+    drop_when_sent(&server, "insert", write.into_future()).await;
+    assert!(session.is_dirty());
+    soon(client.close()).await;
+}
