@@ -69,6 +69,10 @@ impl Deadline {
         Error::new(ErrorKind::Timeout(self.limit))
     }
 
+    pub(crate) fn limit(self) -> Duration {
+        self.limit
+    }
+
     fn left(self) -> Duration {
         self.at.saturating_duration_since(Instant::now())
     }
@@ -187,7 +191,10 @@ impl Inner {
                 },
             }
         };
-        outcome.map_err(|error| session.labelled(operation.role, error))
+        // The labels are about what the server said.
+        outcome.map_err(|error| {
+            session.labelled(operation.role, error).within(operation.deadline.map(Deadline::limit))
+        })
     }
 
     /// Whether an operation may run in this session of the application's now.

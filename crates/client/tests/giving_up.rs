@@ -177,3 +177,35 @@ async fn a_session_whose_command_was_given_up_is_not_used_again() {
     assert!(session.is_dirty());
     soon(client.close()).await;
 }
+
+/// "Error Transformations" of the Client Side Operations Timeout specification.
+#[tokio::test]
+async fn a_server_that_had_no_more_time_is_a_timeout_within_timeout_ms() {
+    let server = member().await;
+    let client = client(&server);
+    let collection = client.collection("db", "c");
+    let expired = rawdoc! { "errorCode": 50 };
+    server.set_fail_point(fail("find", 2, expired.clone()));
+    let error = soon(collection.find_one(doc! {})).await.unwrap_err();
+    assert!(!error.is_timeout() && error.code() == Some(50), "{error}");
+    let error = soon(collection.find_one(doc! {}).timeout(PATIENCE)).await.unwrap_err();
+    assert!(error.is_timeout() && error.code() == Some(50), "{error}");
+    let concern = rawdoc! { "writeConcernError": { "code": 50, "errmsg": "late" } };
+    server.set_fail_point(fail("insert", 1, concern));
+    let write = collection.insert_one(doc! { "_id": 1 }).timeout(PATIENCE);
+    let error = soon(write).await.unwrap_err();
+    assert!(error.is_timeout(), "{error}");
+    assert_eq!(error.partial_result().unwrap().inserted_count, 1);
+    // Neither does it end a stream, when it goes on or when it is resumed.
+    let watch = collection.watch(Vec::<RawDocumentBuf>::new()).timeout(PATIENCE);
+    let mut stream = soon(watch).await.unwrap();
+    soon(stream.next()).await.unwrap();
+    for command in ["getMore", "aggregate"] {
+        server.set_fail_point(fail(command, 1, expired.clone()));
+        let error = soon(stream.next()).await.unwrap_err();
+        assert!(error.is_timeout() && !stream.is_over(), "{command}: {error}");
+    }
+    assert_eq!(token(soon(stream.next()).await.unwrap()), "a");
+    soon(stream.close()).await;
+    soon(client.close()).await;
+}
