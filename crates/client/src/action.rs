@@ -259,7 +259,8 @@ impl<'a> Draft<'a> {
             None => Session::implicit(Arc::clone(&self.client.inner().sessions)),
         };
         let reply = self.client.inner().execute(operation, Some(&session)).await?;
-        Cursor::open(self.client.clone(), session, &reply, self.cursor.clone())
+        let (client, settings) = (self.client.clone(), self.cursor.clone());
+        Cursor::open(client, session, &reply, settings, operation.deadline)
     }
 }
 

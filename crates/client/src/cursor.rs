@@ -23,15 +23,47 @@ pub(crate) struct CursorSettings {
     /// `maxTimeMS`, which on tailable cursors is how long the server waits for more.
     pub(crate) max_time: Option<Duration>,
     pub(crate) comment: Option<RawBson>,
+    /// Whether the cursor waits at its end, so that `timeoutMS` bounds each call instead of its life.
+    pub(crate) tails: bool,
+}
+
+/// How `timeoutMS` bounds what a cursor sends.
+#[derive(Clone, Copy, Debug)]
+enum Bound {
+    /// The command that opened the cursor and every `getMore` together.
+    Life(Deadline),
+    /// Each call.
+    Call(Duration),
+}
+
+impl Bound {
+    fn of_call(self) -> Deadline {
+        match self {
+            Self::Life(deadline) => deadline,
+            Self::Call(limit) => Deadline::after(limit),
+        }
+    }
+
+    /// "`timeoutMS` MUST be refreshed for the `killCursors` command."
+    fn of_kill(self) -> Deadline {
+        match self {
+            Self::Life(deadline) => Deadline::after(deadline.limit()),
+            Self::Call(limit) => Deadline::after(limit),
+        }
+    }
 }
 
 /// The results of a query.
+///
+/// With `timeoutMS`, all of them must be fetched within that time, from when the query began; on a
+/// tailable cursor, each call may take that long.
 #[derive(Debug)]
 pub struct Cursor {
     client: Client,
     server: ServerAddress,
     state: CursorState,
     settings: CursorSettings,
+    bound: Option<Bound>,
     /// Given back as soon as the server has no more.
     session: Option<Session>,
     /// Whether a `getMore` was sent, or was about to be, and its reply has not arrived. If the caller
@@ -40,18 +72,23 @@ pub struct Cursor {
 }
 
 impl Cursor {
-    /// Reads the reply that opened the cursor.
+    /// Reads the reply that opened the cursor. `deadline` is that of the command.
     pub(crate) fn open(
         client: Client,
         session: Session,
         reply: &Reply,
         settings: CursorSettings,
+        deadline: Option<Deadline>,
     ) -> Result<Self, Error> {
         let state =
             CursorState::open(&reply.body).map_err(|reason| malformed(&reply.server, reason))?;
         let session = state.id().map(|_| session);
         let server = reply.server.clone();
-        Ok(Self { client, server, state, settings, session, in_flight: false })
+        let bound = deadline.map(|deadline| match settings.tails {
+            true => Bound::Call(deadline.limit()),
+            false => Bound::Life(deadline),
+        });
+        Ok(Self { client, server, state, settings, bound, session, in_flight: false })
     }
 
     /// The next result; `None` after the last one. On a tailable cursor, waits for one.
@@ -65,9 +102,10 @@ impl Cursor {
     /// If fetching the next batch fails, or a call before was dropped while it did. The cursor is at
     /// its end then.
     pub async fn next(&mut self) -> Result<Option<RawDocumentBuf>, Error> {
+        let deadline = self.bound.map(Bound::of_call);
         // A server may answer with empty batches, as tailable cursors do; each is one round trip.
         while self.state.is_drained() && self.state.id().is_some() {
-            self.get_more(None).await?;
+            self.get_more(deadline).await?;
         }
         Ok(self.state.pop())
     }
@@ -79,7 +117,7 @@ impl Cursor {
     /// As [`next`](Self::next).
     pub async fn try_next(&mut self) -> Result<Option<RawDocumentBuf>, Error> {
         if self.state.is_drained() && self.state.id().is_some() {
-            self.get_more(None).await?;
+            self.get_more(self.bound.map(Bound::of_call)).await?;
         }
         Ok(self.state.pop())
     }
@@ -139,6 +177,7 @@ impl Cursor {
             database: self.state.database().to_owned(),
             command: self.state.id().map(|id| self.state.kill(id)),
             session: self.session.as_ref().map(Session::share),
+            bound: self.bound,
         }
     }
 
@@ -163,6 +202,9 @@ impl Cursor {
     }
 
     async fn fetch(&mut self, id: i64, deadline: Option<Deadline>) -> Result<(), Error> {
+        if let Some(deadline) = deadline.filter(|deadline| deadline.is_over()) {
+            return Err(deadline.error());
+        }
         let operation = Operation {
             purpose: Purpose::Read,
             target: Target::Server(self.server.clone()),
@@ -219,6 +261,7 @@ pub(crate) struct Killer {
     /// `None` if there is nothing to kill.
     command: Option<RawDocumentBuf>,
     session: Option<Session>,
+    bound: Option<Bound>,
 }
 
 impl Killer {
@@ -232,11 +275,12 @@ impl Killer {
 
     /// Best effort: a server forgets idle cursors by itself.
     async fn kill(self) {
-        let Self { client, server, database, command, session } = self;
+        let Self { client, server, database, command, session, bound } = self;
         let Some(body) = command else { return };
         let operation = Operation {
             target: Target::Server(server),
             role: Role::Beside,
+            deadline: bound.map(Bound::of_kill),
             ..Operation::new(&database, body)
         };
         let _ = client.inner().execute(&operation, session.as_ref()).await;
@@ -251,4 +295,21 @@ pub(crate) fn malformed(server: &ServerAddress, reason: &str) -> Error {
 pub(crate) fn key(text: &str) -> Result<CString, Error> {
     CString::try_from(text.to_owned())
         .map_err(|_| Error::bad_command(format!("{text:?} holds a zero byte")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// "The `find` and all `getMore`s on the cursor must finish by time `T + timeoutMS`"; `killCursors` has
+    /// a time of its own.
+    #[tokio::test(start_paused = true)]
+    async fn a_life_ends_once_and_a_call_begins_anew() {
+        let limit = Duration::from_millis(100);
+        let (life, call) = (Bound::Life(Deadline::after(limit)), Bound::Call(limit));
+        assert!(!life.of_call().is_over() && !call.of_call().is_over());
+        tokio::time::advance(limit).await;
+        assert!(life.of_call().is_over() && !call.of_call().is_over());
+        assert!(!life.of_kill().is_over() && !call.of_kill().is_over());
+    }
 }

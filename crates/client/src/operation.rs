@@ -73,6 +73,10 @@ impl Deadline {
         self.limit
     }
 
+    pub(crate) fn is_over(self) -> bool {
+        self.left().is_zero()
+    }
+
     fn left(self) -> Duration {
         self.at.saturating_duration_since(Instant::now())
     }

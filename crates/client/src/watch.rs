@@ -118,7 +118,7 @@ impl<'a> Watch<'a> {
             read_preference: self.draft.read_preference(),
             read_concern: self.draft.defaults.read_concern.clone(),
             timeout,
-            cursor: self.draft.cursor.clone(),
+            cursor: CursorSettings { tails: true, ..self.draft.cursor.clone() },
             session,
         };
         let client = self.draft.client.clone();
@@ -348,7 +348,8 @@ impl ChangeStream {
         let settings = self.plan.cursor.clone();
         // A reply that cannot be read is not asked for again.
         self.lost = false;
-        let cursor = Cursor::open(self.client.clone(), session.share(), &reply, settings)?;
+        let (client, session) = (self.client.clone(), session.share());
+        let cursor = Cursor::open(client, session, &reply, settings, deadline)?;
         let time = reply.body.get_timestamp("operationTime").ok();
         let (empty, token) = (cursor.is_drained(), cursor.post_batch_token());
         self.point.opened(self.wire_version, empty, token, time);

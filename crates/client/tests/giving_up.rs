@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bson::raw::{RawDocumentBuf, cstr};
 use bson::{doc, rawdoc};
-use quorate_client::{Client, ErrorKind};
+use quorate_client::{Client, CursorType, ErrorKind};
 use quorate_test_support::{FailPoint, FakeServer, primary_hello};
 
 /// Nothing here takes long; what does is stuck.
@@ -144,7 +144,10 @@ async fn a_change_stream_goes_on_after_a_call_that_was_dropped() {
     let stage = pipeline.get_document(0).unwrap().get_document("$changeStream").unwrap();
     assert_eq!(stage.get_document("resumeAfter").unwrap(), &*rawdoc! { "_data": "a" });
     arrive(&server, "killCursors", 1).await;
-    assert_eq!(sent(&server, "killCursors")[0].get_array("cursors").unwrap().get_i64(0).unwrap(), 9);
+    assert_eq!(
+        sent(&server, "killCursors")[0].get_array("cursors").unwrap().get_i64(0).unwrap(),
+        9
+    );
     soon(stream.close()).await;
     soon(client.close()).await;
 }
@@ -175,6 +178,42 @@ async fn a_session_whose_command_was_given_up_is_not_used_again() {
     let write = collection.insert_one(doc! { "_id": 6 }).session(&mut session);
     drop_when_sent(&server, "insert", write.into_future()).await;
     assert!(session.is_dirty());
+    soon(client.close()).await;
+}
+
+/// "The `find` and all `getMore`s on the cursor must finish by time `T + timeoutMS`", without `maxTimeMS`
+/// in a `getMore`; `killCursors` has the whole time again.
+#[tokio::test]
+async fn the_time_of_a_query_bounds_every_batch_of_its_cursor() {
+    let server = member().await;
+    let client = client(&server);
+    let collection = client.collection("db", "c");
+    let find = collection.find(doc! {}).timeout(Duration::from_secs(1));
+    let mut cursor = soon(find).await.unwrap();
+    for _ in 0..2 {
+        soon(cursor.next()).await.unwrap();
+    }
+    server.set_fail_point(block("getMore"));
+    assert!(soon(cursor.next()).await.unwrap_err().is_timeout());
+    assert_eq!(soon(cursor.next()).await.unwrap(), None);
+    arrive(&server, "killCursors", 1).await;
+    assert!(sent(&server, "killCursors")[0].get_i64("maxTimeMS").unwrap() > 0);
+    for get_more in sent(&server, "getMore") {
+        assert!(get_more.get("maxTimeMS").unwrap().is_none());
+    }
+    soon(client.close()).await;
+}
+
+#[tokio::test]
+async fn the_time_of_a_tailing_query_bounds_each_call() {
+    let server = member().await;
+    let client = client(&server);
+    let collection = client.collection("db", "c");
+    let find = collection.find(doc! {}).cursor_type(CursorType::TailableAwait);
+    let mut cursor = soon(find.timeout(Duration::from_secs(1))).await.unwrap();
+    soon(cursor.next()).await.unwrap();
+    server.set_fail_point(block("getMore"));
+    assert!(soon(cursor.next()).await.unwrap_err().is_timeout());
     soon(client.close()).await;
 }
 

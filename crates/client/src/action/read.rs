@@ -48,6 +48,7 @@ impl<'a> Find<'a> {
 
         /// How long the cursor waits at the end.
         cursor_type(kind: CursorType) |action| {
+            action.draft.cursor.tails = kind != CursorType::NonTailable;
             action.draft.arguments.set(cstr!("tailable"), kind != CursorType::NonTailable);
             action.draft.arguments.set(cstr!("awaitData"), kind == CursorType::TailableAwait);
         };
