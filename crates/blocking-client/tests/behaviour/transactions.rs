@@ -66,6 +66,31 @@ fn a_transaction_carries_its_fields_and_commits_with_its_concern() {
 }
 
 #[test]
+fn a_session_inside_another_one_leaves_it_as_it_was() {
+    let (set, mut bench) = ready();
+    let mut outer = bench.client.start_session(SessionOptions::default()).unwrap();
+    let mut inner = bench.client.start_session(SessionOptions::default()).unwrap();
+    let mut lent = bench.client.in_session(&mut outer);
+    lent.start_transaction(TransactionOptions::default()).unwrap();
+    lent.insert(&things(), [rawdoc! { "_id": 1 }]).unwrap();
+    let mut nested = lent.in_session(&mut inner);
+    nested.insert(&things(), [rawdoc! { "_id": 2 }]).unwrap();
+    drop(nested);
+    lent.end_session(inner);
+    assert!(lent.in_transaction());
+    lent.insert(&things(), [rawdoc! { "_id": 3 }]).unwrap();
+    lent.commit_transaction().unwrap();
+    drop(lent);
+    let received = set.journal.take();
+    let [first, beside, second] = named(&received, "insert")[..] else { panic!("three inserts") };
+    let commit = named(&received, "commitTransaction")[0];
+    let lsid = |command: &RawDocumentBuf| command.get_document("lsid").unwrap().to_owned();
+    assert_eq!([lsid(second), lsid(commit)], [lsid(first), lsid(first)]);
+    assert_ne!(lsid(beside), lsid(first));
+    assert!(beside.get("autocommit").unwrap().is_none());
+}
+
+#[test]
 fn a_commit_is_sent_once_more_and_then_left_to_the_caller() {
     let (set, mut bench) = ready();
     let mut session = bench.client.start_session(SessionOptions::default()).unwrap();
