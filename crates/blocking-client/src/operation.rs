@@ -3,6 +3,8 @@
 //! Follows "Application errors" in the Server Discovery And Monitoring specification: the core judges,
 //! this file reports. Whether and when a command is sent again is decided by [`OperationLoop`].
 
+use std::sync::Arc;
+
 use bson::raw::{CStr, RawDocument, RawDocumentBuf, cstr};
 use bson::rawdoc;
 use quorate_client_session::{
@@ -10,7 +12,9 @@ use quorate_client_session::{
     RetryRules, Role, SYSTEM_OVERLOADED_ERROR, SelectedServer, SessionUse, add_read_preference,
 };
 use quorate_protocol::{ReadPreference, ServerAddress};
-use quorate_server_discovery::{ApplicationError, SelectionCriteria, SelectionRequest};
+use quorate_server_discovery::{
+    ApplicationError, SelectionCriteria, SelectionRequest, TopologyType,
+};
 use quorate_wire::{AppendSome, command_error};
 
 use crate::client::Client;
@@ -159,7 +163,7 @@ impl Client {
                         deprioritized: attempts.deprioritized(),
                         ..SelectionRequest::WRITE
                     };
-                    match self.select_usable(&request) {
+                    match self.server_for(operation.kind.role, &request) {
                         Ok(server) => {
                             let selected = SelectedServer {
                                 max_wire_version: self.max_wire_version(&server),
@@ -285,13 +289,14 @@ impl Client {
             Some(session) if role == Role::Ending => session.transaction.ending(false),
             _ => operation.command.to_owned(),
         };
+        let topology = Arc::clone(self.topology());
         let usage = SessionUse {
             role,
             acknowledged: true,
             now: self.now(),
             lifetime: self.session_lifetime(),
             load_balanced: false,
-            router: None,
+            router: (topology.topology_type() == TopologyType::Sharded).then_some(server),
             max_wire_version: self.max_wire_version(server),
             // Reads bring theirs.
             read_concern: None,
@@ -305,7 +310,6 @@ impl Client {
             body.append_some(cstr!("$clusterTime"), self.cluster_time.as_ref());
         }
         body.append(cstr!("$db"), operation.database);
-        let topology = self.topology();
         if let SelectionCriteria::Read(preference) = operation.criteria
             && let Some(description) = topology.server(server)
         {

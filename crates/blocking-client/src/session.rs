@@ -232,6 +232,7 @@ impl InSession<'_> {
     pub fn abort_transaction(&mut self) -> Result<(), OperationError> {
         if self.transaction().abort()? == Ending::Send {
             let _ = self.client.run(Operation::ending());
+            self.transaction().unpin();
         }
         Ok(())
     }

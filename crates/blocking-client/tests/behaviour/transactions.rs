@@ -111,6 +111,47 @@ fn a_commit_is_sent_once_more_and_then_left_to_the_caller() {
     assert_eq!(limits.collect::<Vec<_>>(), [None, Some(10_000)]);
 }
 
+/// "When a transaction is started on a sharded cluster, all commands of it MUST go to one mongos", until
+/// it has ended.
+#[test]
+fn a_transaction_stays_with_its_router() {
+    let set = FakeSet::start(2);
+    for router in &set.members {
+        router.set_hello(rawdoc! {
+            "ok": 1, "msg": "isdbgrid", "minWireVersion": 0, "maxWireVersion": 21,
+            "logicalSessionTimeoutMinutes": 30,
+        });
+        for command in ["insert", "commitTransaction", "abortTransaction"] {
+            router.always(command, Reaction::Reply(rawdoc! { "ok": 1, "n": 1 }));
+        }
+    }
+    let routers: Vec<_> = set.members.iter().map(|router| router.address().as_str()).collect();
+    let mut first_routers = std::collections::BTreeSet::new();
+    for seed in 0..8 {
+        let uri = format!("mongodb://{}/?retryWrites=false", routers.join(","));
+        let mut bench = Bench::with(&uri, |options| options.seed = seed);
+        let mut session = bench.client.start_session(SessionOptions::default()).unwrap();
+        let mut lent = bench.client.in_session(&mut session);
+        for commits in [true, false] {
+            lent.start_transaction(TransactionOptions::default()).unwrap();
+            for number in 0..4 {
+                lent.insert(&things(), [rawdoc! { "_id": number }]).unwrap();
+            }
+            match commits {
+                true => lent.commit_transaction().unwrap(),
+                false => lent.abort_transaction().unwrap(),
+            }
+            let seen = set.journal.take();
+            let of_it = seen.iter().filter(|one| !matches!(&*one.name, "hello" | "isMaster"));
+            let asked: Vec<_> = of_it.map(|one| one.member.clone()).collect();
+            assert_eq!(asked.len(), 5);
+            assert!(asked.iter().all(|router| *router == asked[0]), "seed {seed}: {asked:?}");
+            first_routers.insert(asked[0].clone());
+        }
+    }
+    assert_eq!(first_routers.len(), 2, "another transaction may go elsewhere");
+}
+
 #[test]
 fn a_lost_connection_in_a_transaction_is_transient_and_not_retried() {
     let (set, mut bench) = ready();
