@@ -168,6 +168,8 @@ impl Client {
                             let selected = SelectedServer {
                                 max_wire_version: self.max_wire_version(&server),
                                 takes_retryable_writes: false,
+                                is_router: self.topology().topology_type()
+                                    == TopologyType::Sharded,
                             };
                             let next = attempts.selected(selected, self.active.as_deref());
                             target = Some(server);

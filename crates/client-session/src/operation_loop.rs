@@ -122,6 +122,8 @@ pub struct SelectedServer {
     pub max_wire_version: i32,
     /// Whether it takes `txnNumber`: it is no standalone, and knows sessions.
     pub takes_retryable_writes: bool,
+    /// Whether it is one of several routers, any of which can be asked.
+    pub is_router: bool,
 }
 
 /// What the client does next.
@@ -153,6 +155,7 @@ pub struct OperationLoop<E> {
     worst: Option<E>,
     /// Of the server of this attempt.
     max_wire_version: i32,
+    is_router: bool,
     /// Whether this attempt may be followed by another.
     may_retry: bool,
     /// The `txnNumber` of all attempts.
@@ -177,13 +180,15 @@ impl<E: Failure> OperationLoop<E> {
             deprioritized: Vec::new(),
             worst: None,
             max_wire_version: 0,
+            is_router: false,
             may_retry: false,
             transaction_number: None,
             first: false,
         }
     }
 
-    /// The servers that failed, which are selected only if there is no other.
+    /// The servers that are selected only if there is no other: routers that failed, and servers that were
+    /// overloaded.
     pub fn deprioritized(&self) -> &[ServerAddress] {
         &self.deprioritized
     }
@@ -204,6 +209,7 @@ impl<E: Failure> OperationLoop<E> {
         }
         let in_transaction = session.is_some_and(|session| session.transaction.is_open());
         self.max_wire_version = server.max_wire_version;
+        self.is_router = server.is_router;
         self.may_retry = match self.kind.retry {
             Retry::Never => false,
             // Commits and aborts are retried whatever `retryWrites` says.
@@ -321,7 +327,9 @@ impl<E: Failure> OperationLoop<E> {
         if !worth_it || self.failures > self.allowed || too_late {
             return Next::Fail(error);
         }
-        if !overload || self.rules.retarget_overloaded {
+        // A member of a set is avoided only for its load, or `primaryPreferred` would read from a
+        // secondary, and `secondaryPreferred` from the primary, after every network error.
+        if self.is_router || (overload && self.rules.retarget_overloaded) {
             self.deprioritized.push(server.clone());
         }
         if let Some(session) = session.filter(|_| overload && self.first) {

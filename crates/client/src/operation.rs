@@ -283,6 +283,7 @@ impl Inner {
             max_wire_version: selected.server().wire_versions().max,
             takes_retryable_writes: selected.server().server_type() != ServerType::Standalone
                 && session_lifetime(selected.description()).is_some(),
+            is_router: selected.description().topology_type() == TopologyType::Sharded,
         }
     }
 

@@ -7,7 +7,7 @@ use crate::{Ending, SessionOptions, TransactionOptions};
 const RULES: RetryRules =
     RetryRules { reads: true, writes: true, max_adaptive_retries: 2, retarget_overloaded: false };
 const SERVER: SelectedServer =
-    SelectedServer { max_wire_version: 21, takes_retryable_writes: true };
+    SelectedServer { max_wire_version: 21, takes_retryable_writes: true, is_router: false };
 const OVERLOAD: &str = "SystemOverloadedError RetryableError";
 
 fn at(millis: u64) -> MonotonicTime {
@@ -63,11 +63,19 @@ fn fresh(_: Duration) -> Option<ServerSession> {
     Some(ServerSession::new([1; 16], at(0)))
 }
 
+/// "For sharded clusters, the server address on which the operation failed MUST be provided as a member
+/// of the deprioritized server address list. For all other topologies only if the error is labelled with
+/// `SystemOverloadedError`."
 #[test]
-fn a_read_is_sent_once_more_to_another_server() {
+fn a_read_is_sent_once_more_to_another_router_or_to_any_member() {
+    let mut sharded: OperationLoop<Said> = OperationLoop::new(kind(Retry::Read), RULES, None);
+    let router = SelectedServer { is_router: true, ..SERVER };
+    assert_eq!(sharded.selected(router, None), Next::Send);
+    assert_eq!(sharded.failed(&address(), Said::coded(91), at(0), 0.5, None), Next::Select);
+    assert_eq!(sharded.deprioritized(), [address()]);
     let mut attempts = begin(kind(Retry::Read), RULES);
     assert_eq!(attempts.failed(&address(), Said::coded(91), at(0), 0.5, None), Next::Select);
-    assert_eq!((attempts.deprioritized(), attempts.retries()), (&[address()][..], 1));
+    assert_eq!((attempts.deprioritized(), attempts.retries()), (&[][..], 1));
     select(&mut attempts, None);
     assert_eq!(attempts.failed(&address(), network(), at(0), 0.5, None), Next::Fail(network()));
 }
