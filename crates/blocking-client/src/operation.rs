@@ -8,8 +8,8 @@ use std::sync::Arc;
 use bson::raw::{CStr, RawDocument, RawDocumentBuf, cstr};
 use bson::rawdoc;
 use quorate_client_session::{
-    DEFAULT_MAX_ADAPTIVE_RETRIES, Failure, Next, OperationKind, OperationLoop, Purpose, Retry,
-    RetryRules, Role, SYSTEM_OVERLOADED_ERROR, SelectedServer, SessionUse, add_read_preference,
+    Failure, Next, OperationKind, OperationLoop, Purpose, Retry, RetryRules, Role,
+    SYSTEM_OVERLOADED_ERROR, SelectedServer, SessionUse, add_read_preference,
 };
 use quorate_protocol::{ReadPreference, ServerAddress};
 use quorate_server_discovery::{
@@ -40,6 +40,8 @@ pub(crate) struct Operation<'a> {
     pub(crate) command: &'a RawDocument,
     pub(crate) sequence: Option<(&'a CStr, &'a [RawDocumentBuf])>,
     pub(crate) criteria: SelectionCriteria<'a>,
+    /// Whether it comes after what its session has seen. Reads bring their read concern.
+    pub(crate) follows_session: bool,
     /// What retries depend on.
     pub(crate) kind: OperationKind,
 }
@@ -64,7 +66,8 @@ impl<'a> Operation<'a> {
     /// overloaded server turned them away.
     pub(crate) fn write(database: &'a str, command: &'a RawDocument) -> Self {
         let criteria = SelectionCriteria::Write;
-        Self::new(database, command, criteria, Purpose::Write, Retry::Never)
+        let operation = Self::new(database, command, criteria, Purpose::Write, Retry::Never);
+        Self { follows_session: true, ..operation }
     }
 
     /// The commit or the abort of the session's transaction. Its command is made for each attempt.
@@ -83,7 +86,7 @@ impl<'a> Operation<'a> {
         retry: Retry,
     ) -> Self {
         let kind = OperationKind { purpose, retry, role: Role::Statement, acknowledged: true };
-        Self { database, command, sequence: None, criteria, kind }
+        Self { database, command, sequence: None, criteria, follows_session: false, kind }
     }
 }
 
@@ -168,8 +171,7 @@ impl Client {
                             let selected = SelectedServer {
                                 max_wire_version: self.max_wire_version(&server),
                                 takes_retryable_writes: false,
-                                is_router: self.topology().topology_type()
-                                    == TopologyType::Sharded,
+                                is_router: self.topology().topology_type() == TopologyType::Sharded,
                             };
                             let next = attempts.selected(selected, self.active.as_deref());
                             target = Some(server);
@@ -216,9 +218,9 @@ impl Client {
     fn retry_rules(&self) -> RetryRules {
         RetryRules {
             reads: self.options.retry_reads,
-            writes: true,
-            max_adaptive_retries: DEFAULT_MAX_ADAPTIVE_RETRIES,
-            retarget_overloaded: true,
+            writes: self.options.retry_writes,
+            max_adaptive_retries: self.options.max_adaptive_retries,
+            retarget_overloaded: self.options.enable_overload_retargeting,
         }
     }
 
@@ -300,8 +302,7 @@ impl Client {
             load_balanced: false,
             router: (topology.topology_type() == TopologyType::Sharded).then_some(server),
             max_wire_version: self.max_wire_version(server),
-            // Reads bring theirs.
-            read_concern: None,
+            read_concern: operation.follows_session.then_some(""),
             continues_cursor: matches!(body.get("getMore"), Ok(Some(_))),
         };
         if let Some(session) = &mut self.active {

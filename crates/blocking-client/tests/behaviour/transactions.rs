@@ -4,8 +4,9 @@
 use bson::raw::RawDocumentBuf;
 use bson::{Timestamp, rawdoc};
 use quorate_blocking_client::{
-    ChangeStreamStart, Namespace, OperationError, SessionOptions, TRANSIENT_TRANSACTION_ERROR,
-    TransactionOptions, UNKNOWN_TRANSACTION_COMMIT_RESULT, WatchOptions, Watched,
+    ChangeStreamStart, Extent, Namespace, OperationError, SessionOptions,
+    TRANSIENT_TRANSACTION_ERROR, TransactionOptions, UNKNOWN_TRANSACTION_COMMIT_RESULT,
+    UpdateStatement, WatchOptions, Watched,
 };
 
 use crate::fake::{FakeSet, Reaction, Received};
@@ -207,6 +208,36 @@ fn work_that_never_succeeds_ends_after_two_minutes() {
     });
     assert!(outcome.unwrap_err().has_label(TRANSIENT_TRANSACTION_ERROR));
     assert_eq!(runs, 5, "25 s each, and no sixth after 125 s");
+}
+
+/// "Require `afterClusterTime` on all write commands in causally-consistent sessions."
+#[test]
+fn a_write_of_a_session_comes_after_what_the_session_has_seen() {
+    let (set, mut bench) = ready();
+    let noon = Timestamp { time: 12, increment: 1 };
+    for command in ["insert", "update", "delete"] {
+        let reply = rawdoc! { "ok": 1, "n": 1, "nModified": 1, "operationTime": noon };
+        set.members[0].always(command, Reaction::Reply(reply));
+    }
+    let write = |client: &mut quorate_blocking_client::Client| {
+        client.insert(&things(), [rawdoc! { "_id": 1 }]).unwrap();
+        let (filter, update) = (rawdoc! {}, rawdoc! { "$set": { "a": 1 } });
+        let statement = UpdateStatement { filter, update, multi: false, upsert: false };
+        client.update(&things(), &statement).unwrap();
+        client.delete(&things(), &rawdoc! {}, Extent::One).unwrap();
+    };
+    let after = rawdoc! { "afterClusterTime": noon };
+    for (causal, expected) in [(true, Some(&*after)), (false, None)] {
+        let options =
+            SessionOptions { causal_consistency: Some(causal), ..SessionOptions::default() };
+        let mut session = bench.client.start_session(options).unwrap();
+        write(&mut bench.client.in_session(&mut session));
+        bench.client.end_session(session);
+        let received = set.journal.take();
+        let concern = |name: &str| named(&received, name)[0].get_document("readConcern").ok();
+        assert_eq!(concern("insert"), None, "the session had seen nothing");
+        assert_eq!([concern("update"), concern("delete")], [expected; 2], "{causal}");
+    }
 }
 
 #[test]
