@@ -32,7 +32,7 @@ use crate::command_event::CommandEvent;
 use crate::connection::Connection;
 use crate::establish::ServerEstablisher;
 use crate::handshake::Handshake;
-use crate::listeners::Listeners;
+use crate::listeners::{Listeners, call_out};
 use crate::logging;
 use crate::metrics::{Counters, Metrics, ServerCounters, ServerTable as ServerCounterTable};
 use crate::monitor::{self, Check};
@@ -53,7 +53,8 @@ pub enum ClientEvent {
 }
 
 /// Hears the events of a client, in order. It is called while the client's state is locked: it
-/// must return at once and must not call the client.
+/// must return at once and must not call the client. If it panics over an event of discovery or of a
+/// pool, the client goes on; over a command, the operation panics.
 pub type EventListener = Arc<dyn Fn(ClientEvent) + Send + Sync>;
 
 /// How connections are made.
@@ -476,7 +477,7 @@ impl Discovery {
     fn tell_core(&self, state: &mut State, input: Input) {
         // Read under the lock, so that time never goes back for the core.
         let now = self.clock.now();
-        self.tap.input(now, &input);
+        call_out(|| self.tap.input(now, &input));
         state.topology.handle(now, input);
         self.drain(state, now);
     }
@@ -502,10 +503,10 @@ impl Discovery {
             match output {
                 Output::Publish(description) => self.publish(description),
                 Output::Event(event) => {
-                    logging::discovery(self.id, &event);
-                    self.tap.event(now, &event);
                     state.counted.on_event(&event, &self.counters);
-                    self.listeners.tell(ClientEvent::Discovery(event));
+                    call_out(|| logging::discovery(self.id, &event));
+                    call_out(|| self.tap.event(now, &event));
+                    call_out(|| self.listeners.tell(ClientEvent::Discovery(event)));
                 }
                 Output::Monitor { server, command } => self.command(state, server, command),
                 Output::Pool { server, command } => self.command_pool(state, &server, command),
@@ -668,8 +669,8 @@ impl PoolWatcher for ClientPoolWatcher {
     }
 
     fn tell(&self, event: PoolEvent) {
-        logging::pool(self.topology, &event);
-        self.listeners.tell(ClientEvent::Pool(event));
+        call_out(|| logging::pool(self.topology, &event));
+        call_out(|| self.listeners.tell(ClientEvent::Pool(event)));
     }
 }
 

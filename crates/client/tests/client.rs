@@ -559,3 +559,34 @@ async fn a_write_on_a_hung_primary_goes_to_the_new_one_when_that_is_known() {
     assert_eq!(number(&first), number(&second), "the same write, sent again");
     soon(client.close()).await;
 }
+
+/// A monitor, a timer or a pool that ended with the panic would leave the whole client behind.
+#[tokio::test]
+async fn a_listener_that_panics_keeps_the_client_from_nothing() {
+    let server = FakeServer::start().await.unwrap();
+    let mut options = ClientOptions::from_connection_string(&server.uri().parse().unwrap());
+    options.listener = Some(std::sync::Arc::new(|event| {
+        if !matches!(event, ClientEvent::Command(_)) {
+            // A panic without the report.
+            std::panic::resume_unwind(Box::new("on purpose"));
+        }
+    }));
+    let client = Client::with_options(options).unwrap();
+    soon(client.run_command("admin", &ping())).await.unwrap();
+    // Each change is an event in the task of the monitor.
+    for version in [20, 19] {
+        let mut hello = rawdoc! { "ismaster": true, "isWritablePrimary": true, "minWireVersion": 0 };
+        hello.append(bson::raw::cstr!("maxWireVersion"), version);
+        server.set_hello(hello);
+        soon(async {
+            let known = || client.topology().server(server.address()).unwrap().wire_versions().max;
+            while known() != version {
+                tokio::task::yield_now().await;
+            }
+        })
+        .await;
+    }
+    soon(client.run_command("admin", &ping())).await.unwrap();
+    soon(client.close()).await;
+    soon(server.wait_for_open_connections(0)).await;
+}
