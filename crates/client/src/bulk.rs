@@ -384,11 +384,12 @@ mod tests {
             "ok": 1, "n": 1,
             "writeErrors": [{ "index": 1, "code": 11000, "errmsg": "duplicate" }],
         };
-        let reply = Reply { body, server: "a:1".parse().unwrap(), sent: 2 };
+        let server = || "a:1".parse().unwrap();
+        let reply = Reply { body, server: server(), max_wire_version: 21, sent: 2 };
         tally.add(&runs[0], 0, reply, false);
         let body =
             rawdoc! { "ok": 1, "n": 3, "nModified": 2, "upserted": [{ "index": 0, "_id": 7 }] };
-        let reply = Reply { body, server: "a:1".parse().unwrap(), sent: 2 };
+        let reply = Reply { body, server: server(), max_wire_version: 21, sent: 2 };
         tally.add(&runs[1], 0, reply, false);
         let error = tally.finish(None).unwrap_err();
         assert_eq!(error.code(), Some(11000));

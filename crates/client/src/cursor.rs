@@ -61,6 +61,8 @@ impl Bound {
 pub struct Cursor {
     client: Client,
     server: ServerAddress,
+    /// `maxWireVersion` of the connection that brought the latest batch.
+    max_wire_version: i32,
     state: CursorState,
     settings: CursorSettings,
     bound: Option<Bound>,
@@ -83,12 +85,13 @@ impl Cursor {
         let state =
             CursorState::open(&reply.body).map_err(|reason| malformed(&reply.server, reason))?;
         let session = state.id().map(|_| session);
-        let server = reply.server.clone();
+        let (server, max_wire_version) = (reply.server.clone(), reply.max_wire_version);
         let bound = deadline.map(|deadline| match settings.tails {
             true => Bound::Call(deadline.limit()),
             false => Bound::Life(deadline),
         });
-        Ok(Self { client, server, state, settings, bound, session, in_flight: false })
+        let in_flight = false;
+        Ok(Self { client, server, max_wire_version, state, settings, bound, session, in_flight })
     }
 
     /// The next result; `None` after the last one. On a tailable cursor, waits for one.
@@ -154,6 +157,10 @@ impl Cursor {
         &self.server
     }
 
+    pub(crate) fn max_wire_version(&self) -> i32 {
+        self.max_wire_version
+    }
+
     /// The next result at hand.
     pub(crate) fn pop(&mut self) -> Option<RawDocumentBuf> {
         self.state.pop()
@@ -216,6 +223,7 @@ impl Cursor {
         let reply = self.client.inner().execute(&operation, self.session.as_ref()).await?;
         self.state.refill(&reply.body).map_err(|reason| malformed(&reply.server, reason))?;
         self.in_flight = false;
+        self.max_wire_version = reply.max_wire_version;
         if self.state.id().is_none() {
             self.session = None;
         }

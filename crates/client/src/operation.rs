@@ -157,6 +157,8 @@ impl<'a> Operation<'a> {
 pub(crate) struct Reply {
     pub(crate) body: RawDocumentBuf,
     pub(crate) server: ServerAddress,
+    /// `maxWireVersion` of the server when the connection was made.
+    pub(crate) max_wire_version: i32,
     /// How many documents of the sequence it answers.
     pub(crate) sent: usize,
 }
@@ -410,13 +412,14 @@ impl Inner {
     ) -> Result<Reply, Error> {
         self.learn(session, &reply);
         let server = server.clone();
+        let max_wire_version = connection.facts.hello.wire_versions.max;
         match command_error(&reply) {
-            Ok(None) => Ok(Reply { body: reply, server, sent }),
+            Ok(None) => Ok(Reply { body: reply, server, max_wire_version, sent }),
             Ok(Some(error)) => {
                 self.report_command(connection, &error);
                 // Failed writes are in the reply; who asked for them reads them there.
                 if error.ok && error.write_concern_error.is_none() {
-                    return Ok(Reply { body: reply, server, sent });
+                    return Ok(Reply { body: reply, server, max_wire_version, sent });
                 }
                 let error = Box::new(error);
                 Err(Error::new(ErrorKind::Command { address: server, error, reply, sent }))

@@ -187,7 +187,7 @@ pub struct ChangeStream {
     point: ResumePoint,
     /// `None` when the stream is over.
     cursor: Option<Cursor>,
-    /// The version of the server that answered last.
+    /// The version of the connection that answered last. The topology may know another one by now.
     wire_version: i32,
     /// Whether the stream must be opened again before it goes on. Set while an answer is waited for:
     /// if the caller drops the future, the changes in it would be missing.
@@ -288,7 +288,7 @@ impl ChangeStream {
             Ok(()) => {
                 self.lost = false;
                 self.point.batch_arrived(cursor.is_drained(), cursor.post_batch_token());
-                self.wire_version = wire_version(&self.client, cursor.server());
+                self.wire_version = cursor.max_wire_version();
                 match cursor.pop() {
                     Some(change) => self.give(change),
                     None => Ok(Step::Nothing),
@@ -344,7 +344,7 @@ impl ChangeStream {
                 return Err(error);
             }
         };
-        self.wire_version = wire_version(&self.client, &reply.server);
+        self.wire_version = reply.max_wire_version;
         let settings = self.plan.cursor.clone();
         // A reply that cannot be read is not asked for again.
         self.lost = false;
@@ -370,8 +370,4 @@ impl ChangeStream {
             self.wire_version,
         )
     }
-}
-
-fn wire_version(client: &Client, server: &ServerAddress) -> i32 {
-    client.topology().server(server).map_or(0, |server| server.wire_versions().max)
 }

@@ -434,6 +434,36 @@ async fn an_error_without_the_label_ends_the_stream() {
     soon(client.close()).await;
 }
 
+/// From MongoDB 4.4 on, the label says what a stream survives; before, the code. The server that answered
+/// is what counts, not what the topology knows of it since.
+#[tokio::test]
+async fn the_connection_that_answered_decides_what_a_stream_survives() {
+    let server = member().await;
+    server.set_reply("aggregate", batch("firstBatch", &[], "p"));
+    server.set_reply("getMore", batch("nextBatch", &["a"], "q"));
+    let client = client(&server);
+    let mut stream = soon(client.watch(Vec::<RawDocumentBuf>::new())).await.unwrap();
+    let address = server.address().clone();
+    let mut old = RawDocumentBuf::new();
+    let hello = primary_hello("rs", &address, std::slice::from_ref(&address), 1);
+    for (name, value) in hello.iter().flatten().filter(|(name, _)| *name != "maxWireVersion") {
+        old.append(name, value);
+    }
+    old.append(cstr!("maxWireVersion"), 8);
+    server.set_hello(old);
+    soon(async {
+        while client.topology().server(&address).unwrap().wire_versions().max != 8 {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    soon(stream.next()).await.unwrap();
+    server.set_fail_point(fail("getMore", 1, rawdoc! { "errorCode": 234 }));
+    assert_eq!(soon(stream.next()).await.unwrap_err().code(), Some(234));
+    assert!(stream.is_over());
+    soon(client.close()).await;
+}
+
 #[tokio::test]
 async fn a_change_without_its_token_is_an_error() {
     let server = member().await;

@@ -103,7 +103,9 @@ fn written_all_the_same(error: Error) -> Result<Reply, Error> {
     };
     match said {
         ErrorKind::Command { address, error: told, reply, sent } if told.ok => {
-            Ok(Reply { body: reply.clone(), server: address.clone(), sent: *sent })
+            let (body, server) = (reply.clone(), address.clone());
+            // Only change streams look at the version.
+            Ok(Reply { body, server, max_wire_version: 0, sent: *sent })
         }
         _ => Err(error),
     }
