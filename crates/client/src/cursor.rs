@@ -13,7 +13,7 @@ use quorate_wire::AppendSome;
 
 use crate::client::Client;
 use crate::error::{Error, ErrorKind};
-use crate::operation::{Deadline, Operation, Purpose, Reply, Role, Target};
+use crate::operation::{ConnectionPin, Deadline, Operation, Purpose, Reply, Role, Target};
 use crate::session::Session;
 
 /// What every `getMore` of a cursor says.
@@ -66,6 +66,8 @@ pub struct Cursor {
     state: CursorState,
     settings: CursorSettings,
     bound: Option<Bound>,
+    /// Behind a load balancer, the connection that leads to the service which has the cursor.
+    pin: Option<ConnectionPin>,
     /// Given back as soon as the server has no more.
     session: Option<Session>,
     /// Whether a `getMore` was sent, or was about to be, and its reply has not arrived. If the caller
@@ -74,14 +76,17 @@ pub struct Cursor {
 }
 
 impl Cursor {
-    /// Reads the reply that opened the cursor. `deadline` is that of the command.
-    pub(crate) fn open(
-        client: Client,
+    /// Runs the command that opens the cursor, in the session that it goes on in.
+    pub(crate) async fn open(
+        client: &Client,
         session: Session,
-        reply: &Reply,
+        operation: Operation<'_>,
         settings: CursorSettings,
-        deadline: Option<Deadline>,
-    ) -> Result<Self, Error> {
+    ) -> Result<(Self, Reply), Error> {
+        let deadline = operation.deadline;
+        let pin = client.inner().options.discovery.load_balanced.then(ConnectionPin::default);
+        let operation = Operation { pin: pin.as_ref(), ..operation };
+        let reply = client.inner().execute(&operation, Some(&session)).await?;
         let state =
             CursorState::open(&reply.body).map_err(|reason| malformed(&reply.server, reason))?;
         let session = state.id().map(|_| session);
@@ -90,8 +95,20 @@ impl Cursor {
             true => Bound::Call(deadline.limit()),
             false => Bound::Life(deadline),
         });
-        let in_flight = false;
-        Ok(Self { client, server, max_wire_version, state, settings, bound, session, in_flight })
+        let pin = pin.filter(|_| state.id().is_some());
+        let client = client.clone();
+        let cursor = Self {
+            client,
+            server,
+            max_wire_version,
+            state,
+            settings,
+            bound,
+            pin,
+            session,
+            in_flight: false,
+        };
+        Ok((cursor, reply))
     }
 
     /// The next result; `None` after the last one. On a tailable cursor, waits for one.
@@ -185,6 +202,7 @@ impl Cursor {
             command: self.state.id().map(|id| self.state.kill(id)),
             session: self.session.as_ref().map(Session::share),
             bound: self.bound,
+            pin: self.pin.clone(),
         }
     }
 
@@ -204,8 +222,14 @@ impl Cursor {
             self.killer().kill_later();
         }
         self.state.forget_id();
-        self.session = None;
+        self.ended();
         Err(error)
+    }
+
+    /// The server has nothing more. What is held for it is given back.
+    fn ended(&mut self) {
+        self.session = None;
+        self.pin = None;
     }
 
     async fn fetch(&mut self, id: i64, deadline: Option<Deadline>) -> Result<(), Error> {
@@ -217,6 +241,7 @@ impl Cursor {
             target: Target::Server(self.server.clone()),
             tells_deadline: false,
             deadline,
+            pin: self.pin.as_ref(),
             ..Operation::new(self.state.database(), self.get_more_body(id, deadline)?)
         };
         self.in_flight = true;
@@ -225,7 +250,7 @@ impl Cursor {
         self.in_flight = false;
         self.max_wire_version = reply.max_wire_version;
         if self.state.id().is_none() {
-            self.session = None;
+            self.ended();
         }
         Ok(())
     }
@@ -249,7 +274,6 @@ impl Cursor {
         body.append_some(cstr!("comment"), self.settings.comment.as_ref());
         Ok(body)
     }
-
 }
 
 impl Drop for Cursor {
@@ -270,6 +294,7 @@ pub(crate) struct Killer {
     command: Option<RawDocumentBuf>,
     session: Option<Session>,
     bound: Option<Bound>,
+    pin: Option<ConnectionPin>,
 }
 
 impl Killer {
@@ -283,12 +308,17 @@ impl Killer {
 
     /// Best effort: a server forgets idle cursors by itself.
     async fn kill(self) {
-        let Self { client, server, database, command, session, bound } = self;
+        let Self { client, server, database, command, session, bound, pin } = self;
         let Some(body) = command else { return };
+        // Another connection may lead to a service that has another cursor of this number.
+        if pin.as_ref().is_some_and(ConnectionPin::is_empty) {
+            return;
+        }
         let operation = Operation {
             target: Target::Server(server),
             role: Role::Beside,
             deadline: bound.map(Bound::of_kill),
+            pin: pin.as_ref(),
             ..Operation::new(&database, body)
         };
         let _ = client.inner().execute(&operation, session.as_ref()).await;

@@ -16,7 +16,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use quorate_protocol::{HelloCommand, Lock, MonotonicTime, ServerAddress};
+use quorate_protocol::{HelloCommand, Lock, MonotonicTime, ObjectId, ServerAddress};
 use quorate_server_discovery::{
     CheckId, CheckKind, DiscoveryEvent, DiscoveryOptions, Input, MonitorCommand, OptionsError,
     Output, PoolCommand, RecordingStart, SelectionRequest, ServerDescription, Topology,
@@ -37,7 +37,7 @@ use crate::logging;
 use crate::metrics::{Counters, Metrics, ServerCounters, ServerTable as ServerCounterTable};
 use crate::monitor::{self, Check};
 use crate::net::{Connector, Stream};
-use crate::pool::{Pool, PoolEvent, PoolEventKind, PoolOptions, PoolWatcher};
+use crate::pool::{Pool, PoolEvent, PoolEventKind, PoolGeneration, PoolOptions, PoolWatcher};
 use crate::tap::{OptionalTap, Tap};
 
 /// Something that happened in a client.
@@ -399,6 +399,15 @@ impl Discovery {
     /// A server that operations can use; `None` if it has no pool (any more). Takes no lock.
     pub(crate) fn server(&self, address: &ServerAddress) -> Option<Arc<ServerHandle>> {
         self.servers.get(address)
+    }
+
+    /// The generation of the connections that are made to a service behind a load balancer now.
+    pub(crate) fn generation_of(
+        &self,
+        address: &ServerAddress,
+        service: ObjectId,
+    ) -> Option<PoolGeneration> {
+        self.state.lock().topology.pool_generation(address, Some(service))
     }
 
     /// How many operations are running on a server.

@@ -300,8 +300,10 @@ impl ChangeStream {
             }
             Err(error) if self.survives(&error) => {
                 self.cursor = None;
-                if error.is_from_server() {
-                    killer.kill_later();
+                match error.is_from_server() {
+                    true => killer.kill_later(),
+                    // It holds the connection of a cursor behind a load balancer, which may be the only one.
+                    false => drop(killer),
                 }
                 self.open(deadline).await?;
                 Ok(Step::Nothing)
@@ -336,20 +338,17 @@ impl ChangeStream {
             deadline,
             ..Operation::new(&self.plan.database, self.plan.body(&self.point.start()))
         };
-        let session = &self.plan.session;
-        let reply = match self.client.inner().execute(&operation, Some(session)).await {
-            Ok(reply) => reply,
+        let settings = self.plan.cursor.clone();
+        let opening = Cursor::open(&self.client, self.plan.session.share(), operation, settings);
+        let (cursor, reply) = match opening.await {
+            Ok(opened) => opened,
             Err(error) => {
                 self.lost = error.is_timeout();
                 return Err(error);
             }
         };
-        self.wire_version = reply.max_wire_version;
-        let settings = self.plan.cursor.clone();
-        // A reply that cannot be read is not asked for again.
         self.lost = false;
-        let (client, session) = (self.client.clone(), session.share());
-        let cursor = Cursor::open(client, session, &reply, settings, deadline)?;
+        self.wire_version = reply.max_wire_version;
         let time = reply.body.get_timestamp("operationTime").ok();
         let (empty, token) = (cursor.is_drained(), cursor.post_batch_token());
         self.point.opened(self.wire_version, empty, token, time);
