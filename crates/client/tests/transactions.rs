@@ -11,8 +11,9 @@ use std::time::Duration;
 
 use bson::raw::{RawDocumentBuf, cstr};
 use bson::{Timestamp, doc, rawdoc};
+use quorate_client::pool::PoolEventKind;
 use quorate_client::{
-    Client, ClientOptions, Error, ErrorKind, Pace, Pause, SessionOptions,
+    Client, ClientEvent, ClientOptions, Error, ErrorKind, Pace, Pause, SessionOptions,
     TRANSIENT_TRANSACTION_ERROR, TransactionOptions, TransactionPhase,
     UNKNOWN_TRANSACTION_COMMIT_RESULT, WriteConcern,
 };
@@ -198,6 +199,34 @@ async fn a_session_that_is_dropped_aborts_its_transaction() {
     let inserts = sent(&server, "insert");
     let (own, first) = (abort.get_document("lsid"), inserts[0].get_document("lsid"));
     assert_eq!(own.unwrap(), first.unwrap());
+    soon(client.close()).await;
+}
+
+/// The next operation waits until the server is known again, and so until the abort has failed.
+#[tokio::test]
+async fn a_session_whose_abort_was_lost_is_not_used_again() {
+    let server = member().await;
+    let client = client(&server);
+    let mut session = client.start_session();
+    session.start_transaction().unwrap();
+    insert(&client, &mut session).await.unwrap();
+    server.set_fail_point(fail("abortTransaction", 1, rawdoc! { "closeConnection": true }));
+    let mut events = client.events();
+    drop(session);
+    soon(async {
+        loop {
+            if let ClientEvent::Pool(event) = events.recv().await.unwrap()
+                && matches!(event.kind, PoolEventKind::PoolCleared { .. })
+            {
+                break;
+            }
+        }
+    })
+    .await;
+    soon(client.collection("db", "c").insert_one(doc! { "_id": 2 })).await.unwrap();
+    let inserts = sent(&server, "insert");
+    let lsid = |place: usize| inserts[place].get_document("lsid").unwrap().to_owned();
+    assert_ne!(lsid(0), lsid(1));
     soon(client.close()).await;
 }
 
