@@ -135,7 +135,7 @@ impl Client {
         let mut lagging = None;
         while sent < ready.len() {
             let server = self
-                .select_usable(&SelectionRequest::WRITE)
+                .server_for(Role::Statement, &SelectionRequest::WRITE)
                 .map_err(|error| self.labelled(Role::Statement, error))?;
             if sent == 0 {
                 self.refuse_too_long(&server, &ready)?;

@@ -136,7 +136,8 @@ impl<'c> Cursor<'c> {
             command.append(cstr!("maxTimeMS"), millis);
         }
         // As a write: no read preference goes along, for the server is settled.
-        let operation = Operation::write(state.cursor.database(), &command);
+        let write = Operation::write(state.cursor.database(), &command);
+        let operation = Operation { follows_session: false, ..write };
         let answer = self.client.run_on(&state.server, operation)?;
         state.cursor.refill(&answer.reply).map_err(|reason| OperationError::BadReply {
             server: state.server.clone(),

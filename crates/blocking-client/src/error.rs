@@ -167,6 +167,20 @@ impl Failure for OperationError {
         false
     }
 
+    fn is_unsent(&self) -> bool {
+        match self {
+            Self::NoServer(_)
+            | Self::Impossible(_)
+            | Self::Unreachable { .. }
+            | Self::Authentication(_)
+            | Self::CursorLost { .. }
+            | Self::Transaction(_)
+            | Self::Misuse(_) => true,
+            Self::Labelled { error, .. } => error.is_unsent(),
+            _ => false,
+        }
+    }
+
     fn is_write_concern_failure(&self) -> bool {
         match self {
             Self::CommitConcern { .. } => true,

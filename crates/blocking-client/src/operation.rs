@@ -3,14 +3,18 @@
 //! Follows "Application errors" in the Server Discovery And Monitoring specification: the core judges,
 //! this file reports. Whether and when a command is sent again is decided by [`OperationLoop`].
 
+use std::sync::Arc;
+
 use bson::raw::{CStr, RawDocument, RawDocumentBuf, cstr};
 use bson::rawdoc;
 use quorate_client_session::{
-    DEFAULT_MAX_ADAPTIVE_RETRIES, Failure, Next, OperationKind, OperationLoop, Purpose, Retry,
-    RetryRules, Role, SYSTEM_OVERLOADED_ERROR, SelectedServer, SessionUse, add_read_preference,
+    Failure, Next, OperationKind, OperationLoop, Purpose, Retry, RetryRules, Role,
+    SYSTEM_OVERLOADED_ERROR, SelectedServer, SessionUse, add_read_preference,
 };
 use quorate_protocol::{ReadPreference, ServerAddress};
-use quorate_server_discovery::{ApplicationError, SelectionCriteria, SelectionRequest};
+use quorate_server_discovery::{
+    ApplicationError, SelectionCriteria, SelectionRequest, TopologyType,
+};
 use quorate_wire::{AppendSome, command_error};
 
 use crate::client::Client;
@@ -36,6 +40,8 @@ pub(crate) struct Operation<'a> {
     pub(crate) command: &'a RawDocument,
     pub(crate) sequence: Option<(&'a CStr, &'a [RawDocumentBuf])>,
     pub(crate) criteria: SelectionCriteria<'a>,
+    /// Whether it comes after what its session has seen. Reads bring their read concern.
+    pub(crate) follows_session: bool,
     /// What retries depend on.
     pub(crate) kind: OperationKind,
 }
@@ -60,7 +66,8 @@ impl<'a> Operation<'a> {
     /// overloaded server turned them away.
     pub(crate) fn write(database: &'a str, command: &'a RawDocument) -> Self {
         let criteria = SelectionCriteria::Write;
-        Self::new(database, command, criteria, Purpose::Write, Retry::Never)
+        let operation = Self::new(database, command, criteria, Purpose::Write, Retry::Never);
+        Self { follows_session: true, ..operation }
     }
 
     /// The commit or the abort of the session's transaction. Its command is made for each attempt.
@@ -79,7 +86,7 @@ impl<'a> Operation<'a> {
         retry: Retry,
     ) -> Self {
         let kind = OperationKind { purpose, retry, role: Role::Statement, acknowledged: true };
-        Self { database, command, sequence: None, criteria, kind }
+        Self { database, command, sequence: None, criteria, follows_session: false, kind }
     }
 }
 
@@ -159,11 +166,12 @@ impl Client {
                         deprioritized: attempts.deprioritized(),
                         ..SelectionRequest::WRITE
                     };
-                    match self.select_usable(&request) {
+                    match self.server_for(operation.kind.role, &request) {
                         Ok(server) => {
                             let selected = SelectedServer {
                                 max_wire_version: self.max_wire_version(&server),
                                 takes_retryable_writes: false,
+                                is_router: self.topology().topology_type() == TopologyType::Sharded,
                             };
                             let next = attempts.selected(selected, self.active.as_deref());
                             target = Some(server);
@@ -210,9 +218,9 @@ impl Client {
     fn retry_rules(&self) -> RetryRules {
         RetryRules {
             reads: self.options.retry_reads,
-            writes: true,
-            max_adaptive_retries: DEFAULT_MAX_ADAPTIVE_RETRIES,
-            retarget_overloaded: true,
+            writes: self.options.retry_writes,
+            max_adaptive_retries: self.options.max_adaptive_retries,
+            retarget_overloaded: self.options.enable_overload_retargeting,
         }
     }
 
@@ -285,16 +293,16 @@ impl Client {
             Some(session) if role == Role::Ending => session.transaction.ending(false),
             _ => operation.command.to_owned(),
         };
+        let topology = Arc::clone(self.topology());
         let usage = SessionUse {
             role,
             acknowledged: true,
             now: self.now(),
             lifetime: self.session_lifetime(),
             load_balanced: false,
-            router: None,
+            router: (topology.topology_type() == TopologyType::Sharded).then_some(server),
             max_wire_version: self.max_wire_version(server),
-            // Reads bring theirs.
-            read_concern: None,
+            read_concern: operation.follows_session.then_some(""),
             continues_cursor: matches!(body.get("getMore"), Ok(Some(_))),
         };
         if let Some(session) = &mut self.active {
@@ -305,7 +313,6 @@ impl Client {
             body.append_some(cstr!("$clusterTime"), self.cluster_time.as_ref());
         }
         body.append(cstr!("$db"), operation.database);
-        let topology = self.topology();
         if let SelectionCriteria::Read(preference) = operation.criteria
             && let Some(description) = topology.server(server)
         {

@@ -8,7 +8,9 @@ use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
 use quorate_authentication::UnsupportedMechanism;
-use quorate_client_session::{DEFAULT_SERVER_SELECTION_TIMEOUT, WriteConcern, compressors};
+use quorate_client_session::{
+    DEFAULT_MAX_ADAPTIVE_RETRIES, DEFAULT_SERVER_SELECTION_TIMEOUT, WriteConcern, compressors,
+};
 use quorate_connection_string::{ConnectionString, Credential, Limit, ParseError};
 use quorate_protocol::ReadPreference;
 use quorate_server_discovery::{DiscoveryOptions, OptionsError, SOCKET_CHECK_INTERVAL, Threading};
@@ -42,6 +44,13 @@ pub struct ClientOptions {
     pub write_concern: WriteConcern,
     /// `retryReads`: try a read once more after an error that a failover may explain.
     pub retry_reads: bool,
+    /// `retryWrites`: send a write again that an overloaded server turned away. Other errors do not let this
+    /// client repeat a write.
+    pub retry_writes: bool,
+    /// `maxAdaptiveRetries`: how often what an overloaded server turned away is sent again.
+    pub max_adaptive_retries: u32,
+    /// `enableOverloadRetargeting`: whether such a retry avoids the server that was overloaded.
+    pub enable_overload_retargeting: bool,
     /// `compressors`, the preferred one first.
     pub compressors: Vec<CompressorId>,
     /// `zlibCompressionLevel`.
@@ -68,6 +77,9 @@ impl ClientOptions {
             read_concern_level: None,
             write_concern: WriteConcern::default(),
             retry_reads: true,
+            retry_writes: true,
+            max_adaptive_retries: DEFAULT_MAX_ADAPTIVE_RETRIES,
+            enable_overload_retargeting: false,
             compressors: Vec::new(),
             zlib_compression_level: None,
             credential: None,
@@ -98,6 +110,13 @@ impl ClientOptions {
             read_concern_level: options.read_concern_level.clone(),
             write_concern: WriteConcern::from_options(options),
             retry_reads: options.retry_reads.unwrap_or(defaults.retry_reads),
+            retry_writes: options.retry_writes.unwrap_or(defaults.retry_writes),
+            max_adaptive_retries: options
+                .max_adaptive_retries
+                .unwrap_or(defaults.max_adaptive_retries),
+            enable_overload_retargeting: options
+                .enable_overload_retargeting
+                .unwrap_or(defaults.enable_overload_retargeting),
             compressors: compressors(options),
             zlib_compression_level: options.zlib_compression_level,
             credential: string.credential().cloned(),
@@ -182,7 +201,8 @@ mod tests {
     #[test]
     fn defaults_are_those_of_a_single_threaded_client() {
         let options = read("mongodb://a").unwrap();
-        assert!(options.server_selection_try_once && options.retry_reads);
+        assert!(options.server_selection_try_once && options.retry_reads && options.retry_writes);
+        assert!(options.max_adaptive_retries == 2 && !options.enable_overload_retargeting);
         assert_eq!(options.server_selection_timeout, Duration::from_secs(30));
         assert_eq!(options.socket_check_interval, Duration::from_secs(5));
         assert_eq!(options.socket_timeout, None);
@@ -197,10 +217,13 @@ mod tests {
             "mongodb://a/?serverSelectionTryOnce=false&serverSelectionTimeoutMS=7\
              &socketTimeoutMS=250&readPreference=nearest&readPreferenceTags=dc:ny&appname=x\
              &retryReads=false&w=majority&journal=true&wTimeoutMS=5&readConcernLevel=local\
-             &compressors=zlib,zstd",
+             &compressors=zlib,zstd&retryWrites=false&maxAdaptiveRetries=5\
+             &enableOverloadRetargeting=true",
         )
         .unwrap();
         assert!(!options.server_selection_try_once && !options.retry_reads);
+        assert!(!options.retry_writes && options.enable_overload_retargeting);
+        assert_eq!(options.max_adaptive_retries, 5);
         assert_eq!(options.server_selection_timeout, Duration::from_millis(7));
         assert_eq!(options.socket_timeout, Some(Duration::from_millis(250)));
         assert_eq!(options.read_preference.mode, ReadPreferenceMode::Nearest);

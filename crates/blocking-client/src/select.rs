@@ -5,6 +5,7 @@
 //! when a scan is due, the core decides; here are the loop, the waiting and the ping.
 
 use bson::rawdoc;
+use quorate_client_session::Role;
 use quorate_protocol::{MonotonicTime, ServerAddress};
 use quorate_server_discovery::{
     ApplicationError, HandshakeProgress, Input, PoolGeneration, SelectionError, SelectionFailure,
@@ -19,8 +20,23 @@ use crate::error::OperationError;
 const MAX_SELECTIONS: usize = 2;
 
 impl Client {
+    /// The server of an operation's next attempt, with a connection that can be used. A transaction that is
+    /// pinned to a router goes there.
+    pub(crate) fn server_for(
+        &mut self,
+        role: Role,
+        request: &SelectionRequest<'_>,
+    ) -> Result<ServerAddress, OperationError> {
+        let session = self.active.as_ref().filter(|_| role != Role::Beside);
+        match session.and_then(|session| session.transaction.pinned().cloned()) {
+            None => self.select_usable(request),
+            Some(router) if self.make_usable(&router) => Ok(router),
+            Some(router) => Err(self.unreachable(router)),
+        }
+    }
+
     /// Selects a server and sees to it that its connection can be used.
-    pub(crate) fn select_usable(
+    fn select_usable(
         &mut self,
         request: &SelectionRequest<'_>,
     ) -> Result<ServerAddress, OperationError> {

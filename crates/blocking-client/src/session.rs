@@ -79,6 +79,8 @@ impl TransactionFailure for Box<dyn std::error::Error + Send + Sync> {
 pub struct InSession<'c> {
     client: &'c mut Client,
     session: &'c mut Session,
+    /// The session that the client's operations ran in before, and run in again afterwards.
+    outer: Option<Box<SessionState>>,
 }
 
 impl Client {
@@ -100,10 +102,11 @@ impl Client {
         Ok(Session { state: Some(Box::new(state)), default_timeout })
     }
 
-    /// Lets all operations run in this session, as long as the returned value lives.
+    /// Lets all operations run in this session, as long as the returned value lives. If they run in another
+    /// session now, they do so again afterwards.
     pub fn in_session<'c>(&'c mut self, session: &'c mut Session) -> InSession<'c> {
-        self.active = session.state.take();
-        InSession { client: self, session }
+        let outer = std::mem::replace(&mut self.active, session.state.take());
+        InSession { client: self, session, outer }
     }
 
     /// Aborts an open transaction, and keeps the server's part of the session for another one.
@@ -229,6 +232,7 @@ impl InSession<'_> {
     pub fn abort_transaction(&mut self) -> Result<(), OperationError> {
         if self.transaction().abort()? == Ending::Send {
             let _ = self.client.run(Operation::ending());
+            self.transaction().unpin();
         }
         Ok(())
     }
@@ -319,6 +323,6 @@ impl DerefMut for InSession<'_> {
 
 impl Drop for InSession<'_> {
     fn drop(&mut self) {
-        self.session.state = self.client.active.take();
+        self.session.state = std::mem::replace(&mut self.client.active, self.outer.take());
     }
 }

@@ -35,6 +35,10 @@ pub trait Failure {
     /// Whether the client's own time limit passed.
     fn is_timeout(&self) -> bool;
 
+    /// Whether the client found the error before it sent the command, as when no connection could be
+    /// had: no write was attempted. `timeoutMS` is none of these; it is told whatever came before.
+    fn is_unsent(&self) -> bool;
+
     /// Whether the server carried the command out, but its write concern was not met.
     fn is_write_concern_failure(&self) -> bool;
 
@@ -78,6 +82,7 @@ pub(crate) mod tests {
         pub(crate) network: bool,
         pub(crate) selection: bool,
         pub(crate) timeout: bool,
+        pub(crate) unsent: bool,
         pub(crate) concern: bool,
         pub(crate) code: Option<i32>,
         pub(crate) label: &'static str,
@@ -106,6 +111,10 @@ pub(crate) mod tests {
 
         fn is_timeout(&self) -> bool {
             self.timeout
+        }
+
+        fn is_unsent(&self) -> bool {
+            self.unsent
         }
 
         fn is_write_concern_failure(&self) -> bool {

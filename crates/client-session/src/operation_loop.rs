@@ -122,6 +122,8 @@ pub struct SelectedServer {
     pub max_wire_version: i32,
     /// Whether it takes `txnNumber`: it is no standalone, and knows sessions.
     pub takes_retryable_writes: bool,
+    /// Whether it is one of several routers, any of which can be asked.
+    pub is_router: bool,
 }
 
 /// What the client does next.
@@ -153,6 +155,7 @@ pub struct OperationLoop<E> {
     worst: Option<E>,
     /// Of the server of this attempt.
     max_wire_version: i32,
+    is_router: bool,
     /// Whether this attempt may be followed by another.
     may_retry: bool,
     /// The `txnNumber` of all attempts.
@@ -177,13 +180,15 @@ impl<E: Failure> OperationLoop<E> {
             deprioritized: Vec::new(),
             worst: None,
             max_wire_version: 0,
+            is_router: false,
             may_retry: false,
             transaction_number: None,
             first: false,
         }
     }
 
-    /// The servers that failed, which are selected only if there is no other.
+    /// The servers that are selected only if there is no other: routers that failed, and servers that were
+    /// overloaded.
     pub fn deprioritized(&self) -> &[ServerAddress] {
         &self.deprioritized
     }
@@ -195,8 +200,16 @@ impl<E: Failure> OperationLoop<E> {
 
     /// A server was selected. `session` is the one that the operation runs in, if any.
     pub fn selected(&mut self, server: SelectedServer, session: Option<&SessionState>) -> Next<E> {
+        // Without its number, a write that may be done already could be done twice.
+        if self.transaction_number.is_some()
+            && !server.takes_retryable_writes
+            && let Some(earlier) = self.worst.take()
+        {
+            return Next::Fail(earlier);
+        }
         let in_transaction = session.is_some_and(|session| session.transaction.is_open());
         self.max_wire_version = server.max_wire_version;
+        self.is_router = server.is_router;
         self.may_retry = match self.kind.retry {
             Retry::Never => false,
             // Commits and aborts are retried whatever `retryWrites` says.
@@ -305,15 +318,18 @@ impl<E: Failure> OperationLoop<E> {
         self.failures += 1;
         let pause = overload.then(|| backoff(self.failures, error.base_backoff(), chance));
         // An attempt that did nothing says nothing about the one before, which may have.
+        let did_nothing = error.is_unsent() || error.has_label(NO_WRITES_PERFORMED);
         let error = match self.worst.take() {
-            Some(earlier) if error.has_label(NO_WRITES_PERFORMED) => earlier,
+            Some(earlier) if did_nothing => earlier,
             _ => error,
         };
         let too_late = self.deadline.is_some_and(|end| pause.is_some_and(|p| now + p >= end));
         if !worth_it || self.failures > self.allowed || too_late {
             return Next::Fail(error);
         }
-        if !overload || self.rules.retarget_overloaded {
+        // A member of a set is avoided only for its load, or `primaryPreferred` would read from a
+        // secondary, and `secondaryPreferred` from the primary, after every network error.
+        if self.is_router || (overload && self.rules.retarget_overloaded) {
             self.deprioritized.push(server.clone());
         }
         if let Some(session) = session.filter(|_| overload && self.first) {

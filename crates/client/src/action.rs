@@ -228,7 +228,7 @@ impl<'a> Draft<'a> {
     /// The same for a listing that opens a cursor.
     async fn open_list(&mut self) -> Result<Cursor, Error> {
         let body = self.body()?;
-        self.open(&self.list_operation(body)).await
+        self.open(self.list_operation(body)).await
     }
 
     fn list_operation(&self, body: RawDocumentBuf) -> Operation<'_> {
@@ -253,13 +253,13 @@ impl<'a> Draft<'a> {
     }
 
     /// Runs an operation that opens a cursor, in the session that the cursor goes on in.
-    async fn open(&self, operation: &Operation<'_>) -> Result<Cursor, Error> {
+    async fn open(&self, operation: Operation<'_>) -> Result<Cursor, Error> {
         let session = match self.session() {
             Some(session) => session.share(),
             None => Session::implicit(Arc::clone(&self.client.inner().sessions)),
         };
-        let reply = self.client.inner().execute(operation, Some(&session)).await?;
-        Cursor::open(self.client.clone(), session, &reply, self.cursor.clone())
+        let opened = Cursor::open(self.client, session, operation, self.cursor.clone()).await?;
+        Ok(opened.0)
     }
 }
 

@@ -15,7 +15,7 @@ use quorate_wire::{WriteConcernError, command_error};
 
 use crate::action::{Arguments, HasStatement, option};
 use crate::error::{Error, ErrorKind, WriteFailure};
-use crate::operation::Reply;
+use crate::operation::{Deadline, Reply};
 use crate::value::{IntoRaw, IntoValue};
 
 /// What several writes did.
@@ -310,7 +310,7 @@ impl Tally {
     }
 
     /// The result, or what failed and the result beside it.
-    pub(crate) fn finish(self) -> Result<BulkWriteResult, Error> {
+    pub(crate) fn finish(self, deadline: Option<Deadline>) -> Result<BulkWriteResult, Error> {
         let failed = self.has_failed_writes() || !self.write_concern_errors.is_empty();
         let Some(address) = self.server.filter(|_| failed) else { return Ok(self.result) };
         let failure = WriteFailure {
@@ -319,7 +319,8 @@ impl Tally {
             write_concern_errors: self.write_concern_errors,
             result: self.result,
         };
-        Err(Error::new(ErrorKind::Write(Box::new(failure))).with_labels(&self.labels))
+        let error = Error::new(ErrorKind::Write(Box::new(failure))).with_labels(&self.labels);
+        Err(error.within(deadline.map(Deadline::limit)))
     }
 }
 
@@ -383,13 +384,14 @@ mod tests {
             "ok": 1, "n": 1,
             "writeErrors": [{ "index": 1, "code": 11000, "errmsg": "duplicate" }],
         };
-        let reply = Reply { body, server: "a:1".parse().unwrap(), sent: 2 };
+        let server = || "a:1".parse().unwrap();
+        let reply = Reply { body, server: server(), max_wire_version: 21, sent: 2 };
         tally.add(&runs[0], 0, reply, false);
         let body =
             rawdoc! { "ok": 1, "n": 3, "nModified": 2, "upserted": [{ "index": 0, "_id": 7 }] };
-        let reply = Reply { body, server: "a:1".parse().unwrap(), sent: 2 };
+        let reply = Reply { body, server: server(), max_wire_version: 21, sent: 2 };
         tally.add(&runs[1], 0, reply, false);
-        let error = tally.finish().unwrap_err();
+        let error = tally.finish(None).unwrap_err();
         assert_eq!(error.code(), Some(11000));
         let ErrorKind::Write(failure) = error.kind() else { panic!("{error}") };
         assert_eq!(failure.write_errors[0].index, 3);

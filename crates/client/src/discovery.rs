@@ -16,7 +16,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use quorate_protocol::{HelloCommand, Lock, MonotonicTime, ServerAddress};
+use quorate_protocol::{HelloCommand, Lock, MonotonicTime, ObjectId, ServerAddress};
 use quorate_server_discovery::{
     CheckId, CheckKind, DiscoveryEvent, DiscoveryOptions, Input, MonitorCommand, OptionsError,
     Output, PoolCommand, RecordingStart, SelectionRequest, ServerDescription, Topology,
@@ -32,12 +32,12 @@ use crate::command_event::CommandEvent;
 use crate::connection::Connection;
 use crate::establish::ServerEstablisher;
 use crate::handshake::Handshake;
-use crate::listeners::Listeners;
+use crate::listeners::{Listeners, call_out};
 use crate::logging;
 use crate::metrics::{Counters, Metrics, ServerCounters, ServerTable as ServerCounterTable};
 use crate::monitor::{self, Check};
 use crate::net::{Connector, Stream};
-use crate::pool::{Pool, PoolEvent, PoolEventKind, PoolOptions, PoolWatcher};
+use crate::pool::{Pool, PoolEvent, PoolEventKind, PoolGeneration, PoolOptions, PoolWatcher};
 use crate::tap::{OptionalTap, Tap};
 
 /// Something that happened in a client.
@@ -53,7 +53,8 @@ pub enum ClientEvent {
 }
 
 /// Hears the events of a client, in order. It is called while the client's state is locked: it
-/// must return at once and must not call the client.
+/// must return at once and must not call the client. If it panics over an event of discovery or of a
+/// pool, the client goes on; over a command, the operation panics.
 pub type EventListener = Arc<dyn Fn(ClientEvent) + Send + Sync>;
 
 /// How connections are made.
@@ -400,6 +401,15 @@ impl Discovery {
         self.servers.get(address)
     }
 
+    /// The generation of the connections that are made to a service behind a load balancer now.
+    pub(crate) fn generation_of(
+        &self,
+        address: &ServerAddress,
+        service: ObjectId,
+    ) -> Option<PoolGeneration> {
+        self.state.lock().topology.pool_generation(address, Some(service))
+    }
+
     /// How many operations are running on a server.
     pub(crate) fn operation_count(&self, address: &ServerAddress) -> u64 {
         self.servers.operation_count(address)
@@ -476,7 +486,7 @@ impl Discovery {
     fn tell_core(&self, state: &mut State, input: Input) {
         // Read under the lock, so that time never goes back for the core.
         let now = self.clock.now();
-        self.tap.input(now, &input);
+        call_out(|| self.tap.input(now, &input));
         state.topology.handle(now, input);
         self.drain(state, now);
     }
@@ -502,10 +512,10 @@ impl Discovery {
             match output {
                 Output::Publish(description) => self.publish(description),
                 Output::Event(event) => {
-                    logging::discovery(self.id, &event);
-                    self.tap.event(now, &event);
                     state.counted.on_event(&event, &self.counters);
-                    self.listeners.tell(ClientEvent::Discovery(event));
+                    call_out(|| logging::discovery(self.id, &event));
+                    call_out(|| self.tap.event(now, &event));
+                    call_out(|| self.listeners.tell(ClientEvent::Discovery(event)));
                 }
                 Output::Monitor { server, command } => self.command(state, server, command),
                 Output::Pool { server, command } => self.command_pool(state, &server, command),
@@ -668,8 +678,8 @@ impl PoolWatcher for ClientPoolWatcher {
     }
 
     fn tell(&self, event: PoolEvent) {
-        logging::pool(self.topology, &event);
-        self.listeners.tell(ClientEvent::Pool(event));
+        call_out(|| logging::pool(self.topology, &event));
+        call_out(|| self.listeners.tell(ClientEvent::Pool(event)));
     }
 }
 

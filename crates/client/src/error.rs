@@ -13,7 +13,7 @@ use quorate_client_session::{
     RETRYABLE_ERROR, RETRYABLE_WRITE_ERROR, SYSTEM_OVERLOADED_ERROR, SessionError,
     TransactionError, WriteError, is_retryable_read,
 };
-use quorate_protocol::ServerAddress;
+use quorate_protocol::{ErrorCode, ServerAddress};
 use quorate_server_discovery::{OptionsError, SelectionError, SelectionFailure};
 use quorate_wire::{AppendSome, CommandError, WriteConcernError};
 
@@ -68,6 +68,14 @@ pub enum ErrorKind {
     /// `timeoutMS` passed.
     #[error("the operation did not end within {} ms (timeoutMS)", .0.as_millis())]
     Timeout(Duration),
+    /// The server had no more time (`MaxTimeMSExpired`) while `timeoutMS` bounded the operation.
+    #[error("the operation did not end within {} ms (timeoutMS): {cause}", .limit.as_millis())]
+    ServerTimeout {
+        /// `timeoutMS`.
+        limit: Duration,
+        /// What the server said.
+        cause: Box<Error>,
+    },
     /// The application stopped waiting for the operation. Only events tell it.
     #[error("the application stopped waiting for the operation")]
     GivenUp,
@@ -102,6 +110,12 @@ pub enum ErrorKind {
         "{0}, which holds the cursor, is no longer part of the deployment; run the query again"
     )]
     ServerGone(ServerAddress),
+    /// An earlier call on the cursor was dropped while its server fetched the next batch.
+    #[error(
+        "an earlier call on the cursor was given up while {0} fetched results, which are lost; run \
+         the query again"
+    )]
+    BatchLost(ServerAddress),
     /// The client was closed.
     #[error("the client is closed")]
     Closed,
@@ -163,6 +177,7 @@ impl Error {
     pub(crate) fn new(kind: ErrorKind) -> Self {
         let labels = match &kind {
             ErrorKind::Command { error, .. } => error.labels.clone(),
+            ErrorKind::ServerTimeout { cause, .. } => cause.labels.clone(),
             ErrorKind::CheckOut(CheckOutError::NotEstablished(error)) if error.is_overload() => {
                 vec![SYSTEM_OVERLOADED_ERROR.to_owned(), RETRYABLE_ERROR.to_owned()]
             }
@@ -197,10 +212,35 @@ impl Error {
         self
     }
 
+    /// "Error Transformations": where `timeoutMS` bounds the operation, a server that had no more time
+    /// is a timeout as well.
+    pub(crate) fn within(self, limit: Option<Duration>) -> Self {
+        match limit.filter(|_| self.is_max_time_expired()) {
+            Some(limit) => Self::new(ErrorKind::ServerTimeout { limit, cause: Box::new(self) }),
+            None => self,
+        }
+    }
+
+    /// Whether a server had no more time, for the command or for a part of it.
+    fn is_max_time_expired(&self) -> bool {
+        let expired = |code| code == Some(ErrorCode::MAX_TIME_MS_EXPIRED.0);
+        match &*self.kind {
+            ErrorKind::Command { .. } => expired(self.code()),
+            ErrorKind::Write(failure) => {
+                failure.write_errors.iter().any(|error| expired(error.code))
+                    || failure.write_concern_errors.iter().any(|error| expired(error.code))
+            }
+            _ => false,
+        }
+    }
+
     /// What a bulk write did all the same.
     pub fn partial_result(&self) -> Option<&BulkWriteResult> {
         match &*self.kind {
             ErrorKind::Write(failure) => Some(&failure.result),
+            ErrorKind::ServerTimeout { cause, .. } if self.partial_result.is_none() => {
+                cause.partial_result()
+            }
             _ => self.partial_result.as_deref(),
         }
     }
@@ -231,6 +271,7 @@ impl Error {
                 Some(error) => error.code,
                 None => failure.write_concern_errors.first().and_then(|error| error.code),
             },
+            ErrorKind::ServerTimeout { cause, .. } => cause.code(),
             ErrorKind::CheckOut(CheckOutError::NotEstablished(error)) => {
                 error.command_error().and_then(|error| error.code)
             }
@@ -242,6 +283,7 @@ impl Error {
     pub fn reply(&self) -> Option<&RawDocument> {
         match &*self.kind {
             ErrorKind::Command { reply, .. } => Some(reply),
+            ErrorKind::ServerTimeout { cause, .. } => cause.reply(),
             _ => None,
         }
     }
@@ -270,7 +312,9 @@ impl Error {
     /// itself failed.
     pub fn is_from_server(&self) -> bool {
         match &*self.kind {
-            ErrorKind::Command { .. } | ErrorKind::Write(_) => true,
+            ErrorKind::Command { .. } | ErrorKind::Write(_) | ErrorKind::ServerTimeout { .. } => {
+                true
+            }
             ErrorKind::CheckOut(CheckOutError::NotEstablished(error)) => {
                 error.command_error().is_some()
             }
@@ -280,7 +324,12 @@ impl Error {
 
     /// Whether `timeoutMS` passed, here or on the server.
     pub fn is_timeout(&self) -> bool {
-        matches!(&*self.kind, ErrorKind::Timeout(_) | ErrorKind::TransactionTimeout { .. })
+        matches!(
+            &*self.kind,
+            ErrorKind::Timeout(_)
+                | ErrorKind::ServerTimeout { .. }
+                | ErrorKind::TransactionTimeout { .. }
+        )
     }
 
     /// Whether the network failed, or a pool was cleared because it had.
@@ -395,6 +444,35 @@ mod tests {
         assert!(!command(11000, &[]).is_retryable_read());
         assert!(!command(91, &[]).is_retryable_write());
         assert!(command(1, &[RETRYABLE_WRITE_ERROR]).is_retryable_write());
+    }
+
+    /// "This error can be present in a top-level response document, as part of an error in the writeErrors
+    /// array, or in a nested writeConcernError document."
+    #[test]
+    fn a_server_that_had_no_more_time_is_a_timeout_where_timeout_ms_is_set() {
+        let concern = |code| WriteConcernError { code: Some(code), ..WriteConcernError::default() };
+        let written = |code, concerned| {
+            let write =
+                WriteError { index: 0, code: Some(code), message: String::new(), details: None };
+            Error::new(ErrorKind::Write(Box::new(WriteFailure {
+                address: "a:1".parse().unwrap(),
+                write_errors: vec![write],
+                write_concern_errors: vec![concern(concerned)],
+                result: BulkWriteResult::default(),
+            })))
+        };
+        let limit = Duration::from_millis(7);
+        for error in [command(50, &["Odd"]), written(50, 64), written(11000, 50)] {
+            let (words, code) = (error.to_string(), error.code());
+            assert!(!error.clone().within(None).is_timeout(), "{error}");
+            let partial = error.partial_result().is_some();
+            let error = error.within(Some(limit));
+            assert!(error.is_timeout() && error.is_from_server(), "{error}");
+            assert!(error.to_string().contains("7 ms") && error.to_string().contains(&words));
+            assert_eq!((error.code(), error.partial_result().is_some()), (code, partial));
+        }
+        assert!(command(50, &["Odd"]).within(Some(limit)).has_label("Odd"));
+        assert!(!command(91, &[]).within(Some(limit)).is_timeout());
     }
 
     #[test]

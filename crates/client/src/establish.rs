@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Weak};
 
-use quorate_protocol::ServerAddress;
+use quorate_protocol::{HelloReply, ObjectId, ServerAddress};
 use quorate_server_discovery::Input;
 
 use crate::connection::Connection;
@@ -57,7 +57,17 @@ impl Establish for ServerEstablisher {
         let _alive = discovery.alive();
         let settings = discovery.settings();
         let (connector, limit) = (&settings.connector, settings.connect_timeout);
-        let opened = settings.handshake.open(connector, &self.address, limit).await;
+        let mut service = None;
+        let told = |hello: &HelloReply| {
+            service = hello.service_id.map(|id| (id, discovery.generation_of(&self.address, id)));
+        };
+        let opening = settings.handshake.open_telling(connector, &self.address, limit, told);
+        let opened = opening.await;
+        if let (Err(error @ EstablishError::Authentication(_)), Some((id, Some(generation)))) =
+            (&opened, service)
+        {
+            self.report(&discovery, error, generation, Some(id));
+        }
         let (connection, facts) = opened?;
         let service_id = facts.hello.service_id;
         let reply = Arc::new(facts.hello.clone());
@@ -66,12 +76,27 @@ impl Establish for ServerEstablisher {
         Ok(Established { connection, service_id })
     }
 
+    /// Behind a load balancer this says nothing: what an error means for a service is told when that is
+    /// known.
     fn on_failure(&self, error: &EstablishError, generation: PoolGeneration) {
-        let Some(discovery) = self.discovery.upgrade() else { return };
+        if let Some(discovery) = self.discovery.upgrade() {
+            self.report(&discovery, error, generation, None);
+        }
+    }
+}
+
+impl ServerEstablisher {
+    fn report(
+        &self,
+        discovery: &Discovery,
+        error: &EstablishError,
+        generation: PoolGeneration,
+        service_id: Option<ObjectId>,
+    ) {
         discovery.handle(Input::ApplicationFailed {
             server: self.address.clone(),
             generation,
-            service_id: None,
+            service_id,
             handshake: error.progress(),
             max_wire_version: 0,
             overloaded: error.is_overload(),

@@ -170,9 +170,20 @@ impl Handshake {
         address: &ServerAddress,
         limit: Option<Duration>,
     ) -> Result<(Connection<Stream>, ConnectionFacts), EstablishError> {
+        self.open_telling(connector, address, limit, |_| ()).await
+    }
+
+    /// [`open`](Self::open), which tells what the server is before it authenticates.
+    pub(crate) async fn open_telling(
+        &self,
+        connector: &Connector,
+        address: &ServerAddress,
+        limit: Option<Duration>,
+        told: impl FnOnce(&HelloReply),
+    ) -> Result<(Connection<Stream>, ConnectionFacts), EstablishError> {
         let stream = connector.connect(address).await.map_err(EstablishError::Connect)?;
         let mut connection = Connection::new(stream);
-        let facts = self.shake(&mut connection, address, limit).await?;
+        let facts = self.shake_telling(&mut connection, address, limit, told).await?;
         Ok((connection, facts))
     }
 
@@ -186,6 +197,16 @@ impl Handshake {
         connection: &mut Connection<S>,
         address: &ServerAddress,
         limit: Option<Duration>,
+    ) -> Result<ConnectionFacts, EstablishError> {
+        self.shake_telling(connection, address, limit, |_| ()).await
+    }
+
+    async fn shake_telling<S: AsyncRead + AsyncWrite + Unpin>(
+        &self,
+        connection: &mut Connection<S>,
+        address: &ServerAddress,
+        limit: Option<Duration>,
+        told: impl FnOnce(&HelloReply),
     ) -> Result<ConnectionFacts, EstablishError> {
         let failed =
             |cause| EstablishError::Handshake { address: address.clone(), cause: Box::new(cause) };
@@ -212,6 +233,7 @@ impl Handshake {
         if self.load_balanced && handshake.hello.service_id.is_none() {
             return Err(failed(HandshakeError::NoServiceId));
         }
+        told(&handshake.hello);
         connection.set_max_message_size(handshake.limits.max_message_size);
         let compressor = handshake.compressor(&self.compressors, self.zlib_level);
         connection.set_compressor(

@@ -10,6 +10,12 @@ use tokio::sync::broadcast;
 
 use crate::discovery::{ClientEvent, EventListener};
 
+/// Calls what the application has given, where the client's own work must go on: one monitor, timer or pool
+/// serves the whole client. A panic is reported by the panic hook, and ends nothing but the call.
+pub(crate) fn call_out(callback: impl FnOnce()) {
+    let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(callback));
+}
+
 pub(crate) struct Listeners {
     own: Option<EventListener>,
     events: broadcast::Sender<ClientEvent>,

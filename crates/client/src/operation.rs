@@ -7,6 +7,7 @@
 
 use std::borrow::Cow;
 use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bson::raw::{CStr, RawDocument, RawDocumentBuf, cstr};
@@ -15,7 +16,7 @@ use quorate_client_session::{
     Next, OperationKind, OperationLoop, RetryRules, SYSTEM_OVERLOADED_ERROR, SelectedServer,
     SessionUse, add_read_preference,
 };
-use quorate_protocol::{MonotonicTime, ReadPreference, ServerAddress};
+use quorate_protocol::{Lock, MonotonicTime, ReadPreference, ServerAddress};
 use quorate_server_discovery::{
     ApplicationError, HandshakeProgress, Input, ServerType, TopologyDescription, TopologyType,
 };
@@ -29,7 +30,7 @@ use crate::connection::{ConnectionError, Request};
 use crate::discovery::Selected;
 use crate::error::{Error, ErrorKind};
 use crate::establish::ServerEstablisher;
-use crate::handshake::ConnectionFacts;
+use crate::handshake::{ConnectionFacts, EstablishError};
 use crate::logging;
 use crate::pool::{CheckOutError, PooledConnection};
 use crate::reauthentication::wants_login;
@@ -67,6 +68,14 @@ impl Deadline {
 
     pub(crate) fn error(self) -> Error {
         Error::new(ErrorKind::Timeout(self.limit))
+    }
+
+    pub(crate) fn limit(self) -> Duration {
+        self.limit
+    }
+
+    pub(crate) fn is_over(self) -> bool {
+        self.left().is_zero()
     }
 
     fn left(self) -> Duration {
@@ -107,6 +116,28 @@ pub(crate) struct Operation<'a> {
     pub(crate) tells_deadline: bool,
     /// What the logs call it; a number of its own if absent.
     pub(crate) id: Option<OperationId>,
+    /// The connection that its cursor stays on.
+    pub(crate) pin: Option<&'a ConnectionPin>,
+}
+
+/// The connection of a cursor behind a load balancer, where any other may lead to another service. Empty
+/// before the first command, during each, and after one that was given up.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ConnectionPin(Arc<Lock<Option<PooledConnection<ServerEstablisher>>>>);
+
+impl ConnectionPin {
+    fn take(&self) -> Option<PooledConnection<ServerEstablisher>> {
+        self.0.lock().take()
+    }
+
+    fn keep(&self, connection: PooledConnection<ServerEstablisher>) {
+        *self.0.lock() = Some(connection);
+    }
+
+    /// Whether there is no connection on which the server would know the cursor.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.lock().is_none()
+    }
 }
 
 impl<'a> Operation<'a> {
@@ -125,6 +156,7 @@ impl<'a> Operation<'a> {
             deadline: None,
             tells_deadline: true,
             id: None,
+            pin: None,
         }
     }
 
@@ -149,6 +181,8 @@ impl<'a> Operation<'a> {
 pub(crate) struct Reply {
     pub(crate) body: RawDocumentBuf,
     pub(crate) server: ServerAddress,
+    /// `maxWireVersion` of the server when the connection was made.
+    pub(crate) max_wire_version: i32,
     /// How many documents of the sequence it answers.
     pub(crate) sent: usize,
 }
@@ -187,7 +221,10 @@ impl Inner {
                 },
             }
         };
-        outcome.map_err(|error| session.labelled(operation.role, error))
+        // The labels are about what the server said.
+        outcome.map_err(|error| {
+            session.labelled(operation.role, error).within(operation.deadline.map(Deadline::limit))
+        })
     }
 
     /// Whether an operation may run in this session of the application's now.
@@ -272,6 +309,7 @@ impl Inner {
             max_wire_version: selected.server().wire_versions().max,
             takes_retryable_writes: selected.server().server_type() != ServerType::Standalone
                 && session_lifetime(selected.description()).is_some(),
+            is_router: selected.description().topology_type() == TopologyType::Sharded,
         }
     }
 
@@ -286,12 +324,12 @@ impl Inner {
     ) -> Result<Reply, Error> {
         let Attempt { operation, id, selected } = attempt;
         let _running = selected.handle().begin_operation();
-        let mut connection = selected.handle().pool().check_out().await.map_err(|error| {
-            Error::new(match error {
-                CheckOutError::PoolClosed { .. } if self.discovery.is_closed() => ErrorKind::Closed,
-                error => ErrorKind::CheckOut(error),
-            })
-        })?;
+        let mut connection = match operation.pin.and_then(ConnectionPin::take) {
+            Some(pinned) => pinned,
+            None => {
+                selected.handle().pool().check_out().await.map_err(|e| self.no_connection(e))?
+            }
+        };
         let body = self.compose(attempt, connection.since(), session, attempts)?;
         let sequence = match operation.sequence {
             Some((name, documents)) => {
@@ -305,6 +343,7 @@ impl Inner {
             None => None,
         };
         let under_way = UnderWay::begin(self, operation, id, &connection, &body, sequence);
+        let exchanging = session.begin_exchange();
         let mut outcome = self.exchange(operation, &mut connection, &body, sequence).await;
         if self.options.credential.is_some()
             && outcome.as_ref().is_ok_and(|reply| wants_login(reply))
@@ -321,6 +360,7 @@ impl Inner {
             });
             outcome = again.await.unwrap_or(outcome);
         }
+        exchanging.ended();
         let reply = outcome.as_ref().ok().filter(|_| under_way.is_told()).cloned();
         let sent = sequence.map_or(0, |(_, documents)| documents.len());
         let result = match outcome {
@@ -331,7 +371,19 @@ impl Inner {
             }
         };
         under_way.end(reply, &result);
+        // A query that failed may be sent again, to another service.
+        let opens = !matches!(operation.target, Target::Server(_));
+        if let Some(pin) = operation.pin.filter(|_| result.is_ok() || !opens) {
+            pin.keep(connection);
+        }
         result
+    }
+
+    fn no_connection(&self, error: CheckOutError<EstablishError>) -> Error {
+        Error::new(match error {
+            CheckOutError::PoolClosed { .. } if self.discovery.is_closed() => ErrorKind::Closed,
+            error => ErrorKind::CheckOut(error),
+        })
     }
 
     /// The command with what every command carries.
@@ -396,13 +448,14 @@ impl Inner {
     ) -> Result<Reply, Error> {
         self.learn(session, &reply);
         let server = server.clone();
+        let max_wire_version = connection.facts.hello.wire_versions.max;
         match command_error(&reply) {
-            Ok(None) => Ok(Reply { body: reply, server, sent }),
+            Ok(None) => Ok(Reply { body: reply, server, max_wire_version, sent }),
             Ok(Some(error)) => {
                 self.report_command(connection, &error);
                 // Failed writes are in the reply; who asked for them reads them there.
                 if error.ok && error.write_concern_error.is_none() {
-                    return Ok(Reply { body: reply, server, sent });
+                    return Ok(Reply { body: reply, server, max_wire_version, sent });
                 }
                 let error = Box::new(error);
                 Err(Error::new(ErrorKind::Command { address: server, error, reply, sent }))
@@ -505,8 +558,9 @@ impl Inner {
     }
 }
 
-/// Behind a load balancer no hello is read, and every service supports sessions.
-const LOAD_BALANCED_SESSION_LIFETIME: Duration = Duration::from_secs(30 * 60);
+/// Behind a load balancer no hello is read, and every service supports sessions. How long it remembers
+/// them is not known, so that none is taken for expired.
+const LOAD_BALANCED_SESSION_LIFETIME: Duration = Duration::MAX;
 
 /// How long servers remember sessions; `None` if they know none.
 fn session_lifetime(description: &TopologyDescription) -> Option<Duration> {
@@ -585,6 +639,22 @@ mod tests {
         let tiny = facts(MESSAGE_MARGIN + 500, 100);
         let error = fitting(&documents, &tiny, &body).unwrap_err();
         assert!(error.to_string().contains("does not fit"), "{error}");
+    }
+
+    /// "Drivers MUST ignore `logicalSessionTimeoutMinutes` and MUST NOT prune client sessions."
+    #[test]
+    fn no_session_expires_behind_a_load_balancer() {
+        use quorate_server_discovery::{DiscoveryOptions, Topology, TopologyId};
+        let mut options = DiscoveryOptions::with_seeds(["a:1".parse().unwrap()]);
+        options.load_balanced = true;
+        let topology = Topology::new(&options, TopologyId(1), 1, MonotonicTime::ZERO).unwrap();
+        let lifetime = session_lifetime(topology.description()).unwrap();
+        let pool = crate::session::SessionPool::default();
+        let session = pool.take(MonotonicTime::ZERO, lifetime).unwrap();
+        let lsid = session.lsid().to_owned();
+        pool.put(session);
+        let later = MonotonicTime::ZERO + Duration::from_secs(100 * 24 * 60 * 60);
+        assert_eq!(pool.take(later, lifetime).unwrap().lsid(), &*lsid);
     }
 
     #[tokio::test(start_paused = true)]

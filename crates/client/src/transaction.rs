@@ -409,7 +409,7 @@ impl Drop for Bounded {
 pub(crate) fn abort_later(
     client: &Client,
     mut transaction: Transaction,
-    server: ServerSession,
+    mut server: ServerSession,
     pool: &Arc<SessionPool>,
 ) {
     if transaction.abort() != Ok(Ending::Send) {
@@ -428,7 +428,11 @@ pub(crate) fn abort_later(
             tells_deadline: false,
             ..Operation::new("admin", body)
         };
-        let _ = client.inner().execute(&operation, None).await;
+        // The command brings its session, so that nothing else learns how it ended.
+        let outcome = client.inner().execute(&operation, None).await;
+        if outcome.is_err_and(|error| error.is_network() || error.is_timeout()) {
+            server.mark_dirty();
+        }
         pool.put(server);
     });
 }
@@ -444,6 +448,20 @@ impl Failure for Error {
 
     fn is_timeout(&self) -> bool {
         matches!(self.kind(), ErrorKind::Timeout(_))
+    }
+
+    fn is_unsent(&self) -> bool {
+        matches!(
+            self.kind(),
+            ErrorKind::Selection(_)
+                | ErrorKind::ImpossibleSelection(_)
+                | ErrorKind::CheckOut(_)
+                | ErrorKind::ServerGone(_)
+                | ErrorKind::BatchLost(_)
+                | ErrorKind::Closed
+                | ErrorKind::Transaction(_)
+                | ErrorKind::BadCommand(_)
+        )
     }
 
     fn is_write_concern_failure(&self) -> bool {

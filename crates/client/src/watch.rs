@@ -118,7 +118,7 @@ impl<'a> Watch<'a> {
             read_preference: self.draft.read_preference(),
             read_concern: self.draft.defaults.read_concern.clone(),
             timeout,
-            cursor: self.draft.cursor.clone(),
+            cursor: CursorSettings { tails: true, ..self.draft.cursor.clone() },
             session,
         };
         let client = self.draft.client.clone();
@@ -128,9 +128,9 @@ impl<'a> Watch<'a> {
             point: ResumePoint::new(self.start),
             cursor: None,
             wire_version: 0,
-            lost: false,
+            lost: true,
         };
-        stream.open(stream.plan.deadline(), true).await?;
+        stream.open(stream.plan.deadline()).await?;
         Ok(stream)
     }
 }
@@ -174,6 +174,9 @@ impl Plan {
 /// [`next_if_any`](Self::next_if_any) returned none as well: the token moves on while nothing
 /// happens, so that a quiet stream can still be resumed.
 ///
+/// A call that is dropped before it returns, as by a timeout of the caller's, loses nothing: the next
+/// one resumes the stream.
+///
 /// With `timeoutMS`, each call may take that long. A call that times out leaves the stream usable:
 /// the next one resumes it. If that happens before any change has arrived, open a new stream with a
 /// larger `timeoutMS`.
@@ -184,9 +187,10 @@ pub struct ChangeStream {
     point: ResumePoint,
     /// `None` when the stream is over.
     cursor: Option<Cursor>,
-    /// The version of the server that answered last.
+    /// The version of the connection that answered last. The topology may know another one by now.
     wire_version: i32,
-    /// Whether the stream must be opened again before it goes on.
+    /// Whether the stream must be opened again before it goes on. Set while an answer is waited for:
+    /// if the caller drops the future, the changes in it would be missing.
     lost: bool,
 }
 
@@ -266,7 +270,9 @@ impl ChangeStream {
 
     async fn step(&mut self, deadline: Option<Deadline>) -> Result<Step, Error> {
         if self.lost {
-            self.open(deadline, false).await?;
+            // Dropping a cursor kills it, unless it has ended.
+            self.cursor = None;
+            self.open(deadline).await?;
         }
         let Some(cursor) = &mut self.cursor else { return Ok(Step::Over) };
         if let Some(change) = cursor.pop() {
@@ -277,10 +283,12 @@ impl ChangeStream {
             return Ok(Step::Over);
         }
         let killer = cursor.killer();
+        self.lost = true;
         match cursor.get_more(deadline).await {
             Ok(()) => {
+                self.lost = false;
                 self.point.batch_arrived(cursor.is_drained(), cursor.post_batch_token());
-                self.wire_version = wire_version(&self.client, cursor.server());
+                self.wire_version = cursor.max_wire_version();
                 match cursor.pop() {
                     Some(change) => self.give(change),
                     None => Ok(Step::Nothing),
@@ -288,21 +296,21 @@ impl ChangeStream {
             }
             Err(error) if error.is_timeout() => {
                 self.cursor = None;
-                self.lost = true;
-                killer.kill_later();
                 Err(error)
             }
             Err(error) if self.survives(&error) => {
                 self.cursor = None;
-                self.lost = true;
-                if error.is_from_server() {
-                    killer.kill_later();
+                match error.is_from_server() {
+                    true => killer.kill_later(),
+                    // It holds the connection of a cursor behind a load balancer, which may be the only one.
+                    false => drop(killer),
                 }
-                self.open(deadline, false).await?;
+                self.open(deadline).await?;
                 Ok(Step::Nothing)
             }
             Err(error) => {
                 self.cursor = None;
+                self.lost = false;
                 Err(error)
             }
         }
@@ -321,8 +329,7 @@ impl ChangeStream {
     }
 
     /// Runs the `aggregate`, from where the stream is.
-    async fn open(&mut self, deadline: Option<Deadline>, first: bool) -> Result<(), Error> {
-        self.lost = false;
+    async fn open(&mut self, deadline: Option<Deadline>) -> Result<(), Error> {
         let operation = Operation {
             purpose: Purpose::Read,
             target: Target::Read(self.plan.read_preference.clone()),
@@ -331,17 +338,17 @@ impl ChangeStream {
             deadline,
             ..Operation::new(&self.plan.database, self.plan.body(&self.point.start()))
         };
-        let session = &self.plan.session;
-        let reply = match self.client.inner().execute(&operation, Some(session)).await {
-            Ok(reply) => reply,
+        let settings = self.plan.cursor.clone();
+        let opening = Cursor::open(&self.client, self.plan.session.share(), operation, settings);
+        let (cursor, reply) = match opening.await {
+            Ok(opened) => opened,
             Err(error) => {
-                self.lost = !first && error.is_timeout();
+                self.lost = error.is_timeout();
                 return Err(error);
             }
         };
-        self.wire_version = wire_version(&self.client, &reply.server);
-        let settings = self.plan.cursor.clone();
-        let cursor = Cursor::open(self.client.clone(), session.share(), &reply, settings)?;
+        self.lost = false;
+        self.wire_version = reply.max_wire_version;
         let time = reply.body.get_timestamp("operationTime").ok();
         let (empty, token) = (cursor.is_drained(), cursor.post_batch_token());
         self.point.opened(self.wire_version, empty, token, time);
@@ -362,8 +369,4 @@ impl ChangeStream {
             self.wire_version,
         )
     }
-}
-
-fn wire_version(client: &Client, server: &ServerAddress) -> i32 {
-    client.topology().server(server).map_or(0, |server| server.wire_versions().max)
 }

@@ -7,11 +7,12 @@ use std::time::Duration;
 
 use bson::raw::RawDocumentBuf;
 use bson::{doc, rawdoc};
+use quorate_client::pool::PoolEventKind;
 use quorate_client::{
     Client, ClientEvent, ClientOptions, CommandEventKind, ErrorKind, RETRYABLE_ERROR,
     RETRYABLE_WRITE_ERROR, SYSTEM_OVERLOADED_ERROR,
 };
-use quorate_protocol::{MonotonicTime, ServerAddress};
+use quorate_protocol::{MonotonicTime, ObjectId, ServerAddress};
 use quorate_server_discovery::{
     DiscoveryEvent, Input, Output, RecordedInput, RecordingStart, ServerType, TopologyType,
 };
@@ -194,6 +195,28 @@ async fn a_retried_write_has_the_same_transaction_number() {
     let number = |position: usize| inserts[position].get_i64("txnNumber").unwrap();
     assert_eq!((number(0), number(1)), (1, 1));
     assert_eq!(inserts[0].get("lsid").unwrap(), inserts[1].get("lsid").unwrap());
+    soon(client.close()).await;
+}
+
+/// "If an error has been encountered which indicates that a write was attempted, this error is
+/// returned": the retry needs a new connection, whose login fails.
+#[tokio::test]
+async fn a_retry_without_a_connection_does_not_hide_that_a_write_was_attempted() {
+    let (first, _second, _) = set_of_two().await;
+    first.set_reply("authenticate", rawdoc! { "ok": 1 });
+    first.set_reply("insert", rawdoc! { "n": 1 });
+    let uri =
+        format!("{}?replicaSet=rs&authMechanism=MONGODB-X509&tls=true&maxPoolSize=1", first.uri());
+    let mut options = ClientOptions::from_connection_string(&uri.parse().unwrap());
+    options.tls = None;
+    let client = Client::with_options(options).unwrap();
+    let collection = client.collection("d", "c");
+    soon(collection.insert_one(doc! { "_id": 1 })).await.unwrap();
+    first.set_reply("authenticate", rawdoc! { "ok": 0, "code": 18, "errmsg": "no" });
+    first.set_fail_point(fail("insert", 1, rawdoc! { "closeConnection": true }));
+    let error = soon(collection.insert_one(doc! { "_id": 2 })).await.unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::Connection { .. }), "{error}");
+    assert!(error.is_network() && error.has_label(RETRYABLE_WRITE_ERROR), "{error}");
     soon(client.close()).await;
 }
 
@@ -535,5 +558,122 @@ async fn a_write_on_a_hung_primary_goes_to_the_new_one_when_that_is_known() {
         insert.unwrap().get_i64("txnNumber").unwrap()
     };
     assert_eq!(number(&first), number(&second), "the same write, sent again");
+    soon(client.close()).await;
+}
+
+/// A monitor, a timer or a pool that ended with the panic would leave the whole client behind.
+#[tokio::test]
+async fn a_listener_that_panics_keeps_the_client_from_nothing() {
+    let server = FakeServer::start().await.unwrap();
+    let mut options = ClientOptions::from_connection_string(&server.uri().parse().unwrap());
+    options.listener = Some(std::sync::Arc::new(|event| {
+        if !matches!(event, ClientEvent::Command(_)) {
+            // A panic without the report.
+            std::panic::resume_unwind(Box::new("on purpose"));
+        }
+    }));
+    let client = Client::with_options(options).unwrap();
+    soon(client.run_command("admin", &ping())).await.unwrap();
+    // Each change is an event in the task of the monitor.
+    for version in [20, 19] {
+        let mut hello =
+            rawdoc! { "ismaster": true, "isWritablePrimary": true, "minWireVersion": 0 };
+        hello.append(bson::raw::cstr!("maxWireVersion"), version);
+        server.set_hello(hello);
+        soon(async {
+            let known = || client.topology().server(server.address()).unwrap().wire_versions().max;
+            while known() != version {
+                tokio::task::yield_now().await;
+            }
+        })
+        .await;
+    }
+    soon(client.run_command("admin", &ping())).await.unwrap();
+    soon(client.close()).await;
+    soon(server.wait_for_open_connections(0)).await;
+}
+
+/// A server that says which service a load balancer led to.
+async fn service() -> FakeServer {
+    let server = FakeServer::start().await.unwrap();
+    server.set_hello(rawdoc! {
+        "ismaster": true, "isWritablePrimary": true, "msg": "isdbgrid", "minWireVersion": 0,
+        "maxWireVersion": 21, "logicalSessionTimeoutMinutes": 30,
+        "serviceId": bson::oid::ObjectId::from_bytes([7; 12]),
+    });
+    server
+}
+
+/// "Connection Pinning" of the Load Balancer Support specification: another connection may lead to a
+/// service that does not have the cursor.
+#[tokio::test]
+async fn a_cursor_behind_a_load_balancer_stays_on_its_connection() {
+    let server = service().await;
+    let batch = |name: &str, id: i64| {
+        let mut cursor = rawdoc! { "id": id, "ns": "d.c" };
+        let name = bson::raw::CString::try_from(name.to_owned()).unwrap();
+        cursor.append(name, bson::RawArrayBuf::from_iter([rawdoc! { "a": 1 }]));
+        rawdoc! { "cursor": cursor }
+    };
+    server.set_reply("find", batch("firstBatch", 77));
+    server.set_reply("getMore", batch("nextBatch", 77));
+    let client = Client::with_uri(&format!("{}?loadBalanced=true", server.uri())).unwrap();
+    let mut events = client.events();
+    let collection = client.collection("d", "c");
+    let in_use = || {
+        let (_, counts) = client.pools().pop().unwrap();
+        counts.total - counts.available
+    };
+    let mut killed = soon(collection.find(doc! {})).await.unwrap();
+    let mut ended = soon(collection.find(doc! {})).await.unwrap();
+    assert_eq!(in_use(), 2);
+    soon(client.run_command("admin", &ping())).await.unwrap();
+    for cursor in [&mut killed, &mut ended] {
+        for _ in 0..2 {
+            soon(cursor.next()).await.unwrap();
+        }
+    }
+    soon(killed.close()).await;
+    server.set_reply("getMore", batch("nextBatch", 0));
+    soon(ended.next()).await.unwrap();
+    assert_eq!(in_use(), 0, "an exhausted cursor gives its connection back");
+    let mut used = Vec::new();
+    while used.len() < 7 {
+        if let ClientEvent::Command(event) = soon(events.recv()).await.unwrap()
+            && matches!(event.kind, CommandEventKind::Started { .. })
+        {
+            used.push((event.command_name, event.connection));
+        }
+    }
+    let connection = |place: usize| used[place].1;
+    let names: Vec<&str> = used.iter().map(|(name, _)| &**name).collect();
+    assert_eq!(names, ["find", "find", "ping", "getMore", "getMore", "killCursors", "getMore"]);
+    assert_eq!([connection(3), connection(5)], [connection(0); 2]);
+    assert_eq!([connection(4), connection(6)], [connection(1); 2]);
+    assert!(connection(0) != connection(1) && connection(2) != connection(0));
+    soon(client.close()).await;
+}
+
+/// "Any errors that occur during the rest of connection establishment (e.g. errors during authentication
+/// commands) MUST only clear connections for the `serviceId`."
+#[tokio::test]
+async fn a_failed_login_behind_a_load_balancer_clears_its_service() {
+    let server = service().await;
+    server.set_reply("authenticate", rawdoc! { "ok": 0, "code": 18, "errmsg": "no" });
+    let uri = format!("{}?loadBalanced=true&authMechanism=MONGODB-X509&tls=true", server.uri());
+    let mut options = ClientOptions::from_connection_string(&uri.parse().unwrap());
+    options.tls = None;
+    let client = Client::with_options(options).unwrap();
+    let mut events = client.events();
+    let error = soon(client.run_command("admin", &ping())).await.unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::CheckOut(_)), "{error}");
+    let cleared = loop {
+        if let ClientEvent::Pool(event) = soon(events.recv()).await.unwrap()
+            && let PoolEventKind::PoolCleared { service_id, .. } = event.kind
+        {
+            break service_id;
+        }
+    };
+    assert_eq!(cleared, Some(ObjectId::from_bytes([7; 12])));
     soon(client.close()).await;
 }

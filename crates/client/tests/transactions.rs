@@ -11,8 +11,9 @@ use std::time::Duration;
 
 use bson::raw::{RawDocumentBuf, cstr};
 use bson::{Timestamp, doc, rawdoc};
+use quorate_client::pool::PoolEventKind;
 use quorate_client::{
-    Client, ClientOptions, Error, ErrorKind, Pace, Pause, SessionOptions,
+    Client, ClientEvent, ClientOptions, Error, ErrorKind, Pace, Pause, SessionOptions,
     TRANSIENT_TRANSACTION_ERROR, TransactionOptions, TransactionPhase,
     UNKNOWN_TRANSACTION_COMMIT_RESULT, WriteConcern,
 };
@@ -198,6 +199,34 @@ async fn a_session_that_is_dropped_aborts_its_transaction() {
     let inserts = sent(&server, "insert");
     let (own, first) = (abort.get_document("lsid"), inserts[0].get_document("lsid"));
     assert_eq!(own.unwrap(), first.unwrap());
+    soon(client.close()).await;
+}
+
+/// The next operation waits until the server is known again, and so until the abort has failed.
+#[tokio::test]
+async fn a_session_whose_abort_was_lost_is_not_used_again() {
+    let server = member().await;
+    let client = client(&server);
+    let mut session = client.start_session();
+    session.start_transaction().unwrap();
+    insert(&client, &mut session).await.unwrap();
+    server.set_fail_point(fail("abortTransaction", 1, rawdoc! { "closeConnection": true }));
+    let mut events = client.events();
+    drop(session);
+    soon(async {
+        loop {
+            if let ClientEvent::Pool(event) = events.recv().await.unwrap()
+                && matches!(event.kind, PoolEventKind::PoolCleared { .. })
+            {
+                break;
+            }
+        }
+    })
+    .await;
+    soon(client.collection("db", "c").insert_one(doc! { "_id": 2 })).await.unwrap();
+    let inserts = sent(&server, "insert");
+    let lsid = |place: usize| inserts[place].get_document("lsid").unwrap().to_owned();
+    assert_ne!(lsid(0), lsid(1));
     soon(client.close()).await;
 }
 
@@ -431,6 +460,36 @@ async fn an_error_without_the_label_ends_the_stream() {
     assert!(stream.is_over());
     assert_eq!(soon(stream.next()).await.unwrap(), None);
     assert_eq!(sent(&server, "aggregate").len(), 1);
+    soon(client.close()).await;
+}
+
+/// From MongoDB 4.4 on, the label says what a stream survives; before, the code. The server that answered
+/// is what counts, not what the topology knows of it since.
+#[tokio::test]
+async fn the_connection_that_answered_decides_what_a_stream_survives() {
+    let server = member().await;
+    server.set_reply("aggregate", batch("firstBatch", &[], "p"));
+    server.set_reply("getMore", batch("nextBatch", &["a"], "q"));
+    let client = client(&server);
+    let mut stream = soon(client.watch(Vec::<RawDocumentBuf>::new())).await.unwrap();
+    let address = server.address().clone();
+    let mut old = RawDocumentBuf::new();
+    let hello = primary_hello("rs", &address, std::slice::from_ref(&address), 1);
+    for (name, value) in hello.iter().flatten().filter(|(name, _)| *name != "maxWireVersion") {
+        old.append(name, value);
+    }
+    old.append(cstr!("maxWireVersion"), 8);
+    server.set_hello(old);
+    soon(async {
+        while client.topology().server(&address).unwrap().wire_versions().max != 8 {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    soon(stream.next()).await.unwrap();
+    server.set_fail_point(fail("getMore", 1, rawdoc! { "errorCode": 234 }));
+    assert_eq!(soon(stream.next()).await.unwrap_err().code(), Some(234));
+    assert!(stream.is_over());
     soon(client.close()).await;
 }
 

@@ -254,6 +254,28 @@ fn a_read_is_tried_again_on_another_router() {
     }
 }
 
+/// "Drivers MUST expose `maxAdaptiveRetries`"; and a write is sent again if `retryWrites` is enabled.
+#[test]
+fn the_options_say_how_often_an_overloaded_server_is_asked_again() {
+    let set = FakeSet::start(1);
+    let busy = rawdoc! {
+        "ok": 0, "code": 462, "errmsg": "busy",
+        "errorLabels": ["SystemOverloadedError", "RetryableError"],
+    };
+    set.members[0].always("insert", Reaction::Reply(busy));
+    for (options, sent) in [
+        ("", 3),
+        ("maxAdaptiveRetries=4", 5),
+        ("maxAdaptiveRetries=0", 1),
+        ("retryWrites=false", 1),
+    ] {
+        let mut bench = Bench::new(&set.uri(&[0], options));
+        bench.client.insert(&things(), [rawdoc! { "_id": 1 }]).unwrap_err();
+        let inserts = set.journal.take().iter().filter(|one| one.name == "insert").count();
+        assert_eq!(inserts, sent, "{options}");
+    }
+}
+
 #[test]
 fn what_is_not_to_be_retried_is_sent_once() {
     let set = FakeSet::start(1);

@@ -4,8 +4,9 @@
 use bson::raw::RawDocumentBuf;
 use bson::{Timestamp, rawdoc};
 use quorate_blocking_client::{
-    ChangeStreamStart, Namespace, OperationError, SessionOptions, TRANSIENT_TRANSACTION_ERROR,
-    TransactionOptions, UNKNOWN_TRANSACTION_COMMIT_RESULT, WatchOptions, Watched,
+    ChangeStreamStart, Extent, Namespace, OperationError, SessionOptions,
+    TRANSIENT_TRANSACTION_ERROR, TransactionOptions, UNKNOWN_TRANSACTION_COMMIT_RESULT,
+    UpdateStatement, WatchOptions, Watched,
 };
 
 use crate::fake::{FakeSet, Reaction, Received};
@@ -66,6 +67,31 @@ fn a_transaction_carries_its_fields_and_commits_with_its_concern() {
 }
 
 #[test]
+fn a_session_inside_another_one_leaves_it_as_it_was() {
+    let (set, mut bench) = ready();
+    let mut outer = bench.client.start_session(SessionOptions::default()).unwrap();
+    let mut inner = bench.client.start_session(SessionOptions::default()).unwrap();
+    let mut lent = bench.client.in_session(&mut outer);
+    lent.start_transaction(TransactionOptions::default()).unwrap();
+    lent.insert(&things(), [rawdoc! { "_id": 1 }]).unwrap();
+    let mut nested = lent.in_session(&mut inner);
+    nested.insert(&things(), [rawdoc! { "_id": 2 }]).unwrap();
+    drop(nested);
+    lent.end_session(inner);
+    assert!(lent.in_transaction());
+    lent.insert(&things(), [rawdoc! { "_id": 3 }]).unwrap();
+    lent.commit_transaction().unwrap();
+    drop(lent);
+    let received = set.journal.take();
+    let [first, beside, second] = named(&received, "insert")[..] else { panic!("three inserts") };
+    let commit = named(&received, "commitTransaction")[0];
+    let lsid = |command: &RawDocumentBuf| command.get_document("lsid").unwrap().to_owned();
+    assert_eq!([lsid(second), lsid(commit)], [lsid(first), lsid(first)]);
+    assert_ne!(lsid(beside), lsid(first));
+    assert!(beside.get("autocommit").unwrap().is_none());
+}
+
+#[test]
 fn a_commit_is_sent_once_more_and_then_left_to_the_caller() {
     let (set, mut bench) = ready();
     let mut session = bench.client.start_session(SessionOptions::default()).unwrap();
@@ -84,6 +110,47 @@ fn a_commit_is_sent_once_more_and_then_left_to_the_caller() {
         .iter()
         .map(|commit| commit.get_document("writeConcern").unwrap().get_i64("wtimeout").ok());
     assert_eq!(limits.collect::<Vec<_>>(), [None, Some(10_000)]);
+}
+
+/// "When a transaction is started on a sharded cluster, all commands of it MUST go to one mongos", until
+/// it has ended.
+#[test]
+fn a_transaction_stays_with_its_router() {
+    let set = FakeSet::start(2);
+    for router in &set.members {
+        router.set_hello(rawdoc! {
+            "ok": 1, "msg": "isdbgrid", "minWireVersion": 0, "maxWireVersion": 21,
+            "logicalSessionTimeoutMinutes": 30,
+        });
+        for command in ["insert", "commitTransaction", "abortTransaction"] {
+            router.always(command, Reaction::Reply(rawdoc! { "ok": 1, "n": 1 }));
+        }
+    }
+    let routers: Vec<_> = set.members.iter().map(|router| router.address().as_str()).collect();
+    let mut first_routers = std::collections::BTreeSet::new();
+    for seed in 0..8 {
+        let uri = format!("mongodb://{}/?retryWrites=false", routers.join(","));
+        let mut bench = Bench::with(&uri, |options| options.seed = seed);
+        let mut session = bench.client.start_session(SessionOptions::default()).unwrap();
+        let mut lent = bench.client.in_session(&mut session);
+        for commits in [true, false] {
+            lent.start_transaction(TransactionOptions::default()).unwrap();
+            for number in 0..4 {
+                lent.insert(&things(), [rawdoc! { "_id": number }]).unwrap();
+            }
+            match commits {
+                true => lent.commit_transaction().unwrap(),
+                false => lent.abort_transaction().unwrap(),
+            }
+            let seen = set.journal.take();
+            let of_it = seen.iter().filter(|one| !matches!(&*one.name, "hello" | "isMaster"));
+            let asked: Vec<_> = of_it.map(|one| one.member.clone()).collect();
+            assert_eq!(asked.len(), 5);
+            assert!(asked.iter().all(|router| *router == asked[0]), "seed {seed}: {asked:?}");
+            first_routers.insert(asked[0].clone());
+        }
+    }
+    assert_eq!(first_routers.len(), 2, "another transaction may go elsewhere");
 }
 
 #[test]
@@ -141,6 +208,36 @@ fn work_that_never_succeeds_ends_after_two_minutes() {
     });
     assert!(outcome.unwrap_err().has_label(TRANSIENT_TRANSACTION_ERROR));
     assert_eq!(runs, 5, "25 s each, and no sixth after 125 s");
+}
+
+/// "Require `afterClusterTime` on all write commands in causally-consistent sessions."
+#[test]
+fn a_write_of_a_session_comes_after_what_the_session_has_seen() {
+    let (set, mut bench) = ready();
+    let noon = Timestamp { time: 12, increment: 1 };
+    for command in ["insert", "update", "delete"] {
+        let reply = rawdoc! { "ok": 1, "n": 1, "nModified": 1, "operationTime": noon };
+        set.members[0].always(command, Reaction::Reply(reply));
+    }
+    let write = |client: &mut quorate_blocking_client::Client| {
+        client.insert(&things(), [rawdoc! { "_id": 1 }]).unwrap();
+        let (filter, update) = (rawdoc! {}, rawdoc! { "$set": { "a": 1 } });
+        let statement = UpdateStatement { filter, update, multi: false, upsert: false };
+        client.update(&things(), &statement).unwrap();
+        client.delete(&things(), &rawdoc! {}, Extent::One).unwrap();
+    };
+    let after = rawdoc! { "afterClusterTime": noon };
+    for (causal, expected) in [(true, Some(&*after)), (false, None)] {
+        let options =
+            SessionOptions { causal_consistency: Some(causal), ..SessionOptions::default() };
+        let mut session = bench.client.start_session(options).unwrap();
+        write(&mut bench.client.in_session(&mut session));
+        bench.client.end_session(session);
+        let received = set.journal.take();
+        let concern = |name: &str| named(&received, name)[0].get_document("readConcern").ok();
+        assert_eq!(concern("insert"), None, "the session had seen nothing");
+        assert_eq!([concern("update"), concern("delete")], [expected; 2], "{causal}");
+    }
 }
 
 #[test]

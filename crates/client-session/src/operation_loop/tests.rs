@@ -6,6 +6,8 @@ use crate::{Ending, SessionOptions, TransactionOptions};
 
 const RULES: RetryRules =
     RetryRules { reads: true, writes: true, max_adaptive_retries: 2, retarget_overloaded: false };
+const SERVER: SelectedServer =
+    SelectedServer { max_wire_version: 21, takes_retryable_writes: true, is_router: false };
 const OVERLOAD: &str = "SystemOverloadedError RetryableError";
 
 fn at(millis: u64) -> MonotonicTime {
@@ -32,8 +34,7 @@ fn begin(kind: OperationKind, rules: RetryRules) -> OperationLoop<Said> {
 }
 
 fn select(attempts: &mut OperationLoop<Said>, session: Option<&SessionState>) {
-    let server = SelectedServer { max_wire_version: 21, takes_retryable_writes: true };
-    assert_eq!(attempts.selected(server, session), Next::Send);
+    assert_eq!(attempts.selected(SERVER, session), Next::Send);
 }
 
 fn network() -> Said {
@@ -62,11 +63,19 @@ fn fresh(_: Duration) -> Option<ServerSession> {
     Some(ServerSession::new([1; 16], at(0)))
 }
 
+/// "For sharded clusters, the server address on which the operation failed MUST be provided as a member
+/// of the deprioritized server address list. For all other topologies only if the error is labelled with
+/// `SystemOverloadedError`."
 #[test]
-fn a_read_is_sent_once_more_to_another_server() {
+fn a_read_is_sent_once_more_to_another_router_or_to_any_member() {
+    let mut sharded: OperationLoop<Said> = OperationLoop::new(kind(Retry::Read), RULES, None);
+    let router = SelectedServer { is_router: true, ..SERVER };
+    assert_eq!(sharded.selected(router, None), Next::Send);
+    assert_eq!(sharded.failed(&address(), Said::coded(91), at(0), 0.5, None), Next::Select);
+    assert_eq!(sharded.deprioritized(), [address()]);
     let mut attempts = begin(kind(Retry::Read), RULES);
     assert_eq!(attempts.failed(&address(), Said::coded(91), at(0), 0.5, None), Next::Select);
-    assert_eq!((attempts.deprioritized(), attempts.retries()), (&[address()][..], 1));
+    assert_eq!((attempts.deprioritized(), attempts.retries()), (&[][..], 1));
     select(&mut attempts, None);
     assert_eq!(attempts.failed(&address(), network(), at(0), 0.5, None), Next::Fail(network()));
 }
@@ -105,6 +114,22 @@ fn an_attempt_that_did_nothing_does_not_hide_one_that_may_have() {
     assert!(told.network);
 }
 
+/// "If an error has been encountered which indicates that a write was attempted, this error is
+/// returned"; a connection that cannot be checked out is no attempt.
+#[test]
+fn an_attempt_that_was_not_sent_does_not_hide_one_that_was() {
+    for kind in [kind(Retry::Write), OperationKind { role: Role::Ending, ..kind(Retry::Write) }] {
+        let mut attempts = begin(kind, RULES);
+        assert_eq!(attempts.failed(&address(), network(), at(0), 0.5, None), Next::Select);
+        select(&mut attempts, None);
+        let unsent = Said { unsent: true, ..Said::default() };
+        let Next::Fail(told) = attempts.failed(&address(), unsent, at(0), 0.5, None) else {
+            panic!("{kind:?}")
+        };
+        assert!(told.network && !told.unsent, "{kind:?}");
+    }
+}
+
 #[test]
 fn every_attempt_of_a_write_has_the_same_number() {
     let mut session = session();
@@ -122,6 +147,24 @@ fn every_attempt_of_a_write_has_the_same_number() {
     assert_eq!(number(&mut attempts, &mut session), 1);
     let mut next = begin(kind(Retry::Write), RULES);
     assert_eq!(number(&mut next, &mut session), 2);
+}
+
+/// "If the selected server does not support retryable writes, retrying is not possible and drivers MUST
+/// raise the retryable error from the previous attempt."
+#[test]
+fn a_write_with_a_number_is_not_sent_again_without_it() {
+    let plain = SelectedServer { takes_retryable_writes: false, ..SERVER };
+    let mut session = session();
+    let mut attempts = begin(kind(Retry::Write), RULES);
+    let mut body = RawDocumentBuf::new();
+    attempts.add_session(&mut body, &mut session, &usage(Role::Statement), fresh).unwrap();
+    let next = attempts.failed(&address(), network(), at(0), 0.5, Some(&mut session));
+    assert_eq!(next, Next::Select);
+    let Next::Fail(told) = attempts.selected(plain, Some(&session)) else { panic!("it is sent") };
+    assert!(told.network);
+    // A write that never had a number goes to such a server.
+    let mut first: OperationLoop<Said> = OperationLoop::new(kind(Retry::Write), RULES, None);
+    assert_eq!(first.selected(plain, Some(&session)), Next::Send);
 }
 
 /// An operation's own session adds what a session does that has no options and was not used.

@@ -55,7 +55,7 @@ impl<'a> RunCursorCommand<'a> {
     async fn run(self) -> Result<Cursor, Error> {
         self.draft.check()?;
         let operation = self.draft.own_command(self.command?);
-        self.draft.open(&operation).await
+        self.draft.open(operation).await
     }
 }
 

@@ -48,6 +48,7 @@ impl<'a> Find<'a> {
 
         /// How long the cursor waits at the end.
         cursor_type(kind: CursorType) |action| {
+            action.draft.cursor.tails = kind != CursorType::NonTailable;
             action.draft.arguments.set(cstr!("tailable"), kind != CursorType::NonTailable);
             action.draft.arguments.set(cstr!("awaitData"), kind == CursorType::TailableAwait);
         };
@@ -251,7 +252,7 @@ impl Draft<'_> {
             retry: Retry::Read,
             ..self.read_operation(body)
         };
-        self.open(&operation).await
+        self.open(operation).await
     }
 
     async fn open_writing(&mut self, target: Target) -> Result<Cursor, Error> {
@@ -260,6 +261,6 @@ impl Draft<'_> {
             return Err(Error::bad_command("an unacknowledged write cannot be part of a session"));
         }
         let operation = Operation { purpose: Purpose::Write, target, ..self.read_operation(body) };
-        self.open(&operation).await
+        self.open(operation).await
     }
 }

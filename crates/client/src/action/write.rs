@@ -82,12 +82,12 @@ impl<'a> Writes<'a> {
                 let sent = reply.sent;
                 tally.add(run, start, reply, self.ordered);
                 if self.ordered && tally.has_failed_writes() {
-                    return tally.finish();
+                    return tally.finish(deadline);
                 }
                 start += sent;
             }
         }
-        tally.finish()
+        tally.finish(deadline)
     }
 }
 
@@ -97,9 +97,15 @@ fn retry_of(run: &Run) -> Retry {
 
 /// A write concern that was not met is an error beside writes that are done.
 fn written_all_the_same(error: Error) -> Result<Reply, Error> {
-    match error.kind() {
+    let said = match error.kind() {
+        ErrorKind::ServerTimeout { cause, .. } => cause.kind(),
+        said => said,
+    };
+    match said {
         ErrorKind::Command { address, error: told, reply, sent } if told.ok => {
-            Ok(Reply { body: reply.clone(), server: address.clone(), sent: *sent })
+            let (body, server) = (reply.clone(), address.clone());
+            // Only change streams look at the version.
+            Ok(Reply { body, server, max_wire_version: 0, sent: *sent })
         }
         _ => Err(error),
     }

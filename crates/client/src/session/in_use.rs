@@ -112,6 +112,23 @@ impl<'a> SessionInUse<'a> {
         }
     }
 
+    /// An exchange begins. If it is given up, by a time limit or by the caller, the server may still be
+    /// busy with the command, and its session is not used again.
+    pub(crate) fn begin_exchange(&mut self) -> Exchanging<'_, 'a> {
+        Exchanging(Some(self))
+    }
+
+    fn mark_dirty(&mut self) {
+        match self {
+            Self::Given(session) => session.lock().mark_dirty(),
+            Self::Own(own) => {
+                if let Some(server) = &mut own.server {
+                    server.mark_dirty();
+                }
+            }
+        }
+    }
+
     /// Learns from a reply. A session of the operation's own ends with it.
     pub(crate) fn learn(&self, reply: &RawDocument) {
         if let Self::Given(session) = self {
@@ -125,6 +142,25 @@ impl<'a> SessionInUse<'a> {
         match self {
             Self::Given(session) => session.lock().labelled(role, error),
             Self::Own(_) => error,
+        }
+    }
+}
+
+/// Marks the session as dirty when it is dropped before the exchange has ended.
+#[must_use = "dropped, it marks the session as dirty"]
+pub(crate) struct Exchanging<'s, 'a>(Option<&'s mut SessionInUse<'a>>);
+
+impl Exchanging<'_, '_> {
+    /// There is a reply, or an error that says what became of the command.
+    pub(crate) fn ended(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Exchanging<'_, '_> {
+    fn drop(&mut self) {
+        if let Some(session) = self.0.take() {
+            session.mark_dirty();
         }
     }
 }
