@@ -20,9 +20,10 @@
 //!   so that a wrong password hides no server and the operation that needs it reports it.
 //! - **Reads are retried once** after an error that a failover may explain; writes never are, but
 //!   for the commit and the abort of a transaction.
-//! - **What an overloaded server turned away is sent again**, after a pause that grows, twice at most.
+//! - **What an overloaded server turned away is sent again**, after a pause that grows, as often as
+//!   `maxAdaptiveRetries` says, which is twice at most by default.
 //! - **Sessions are explicit**: [`Client::in_session`] lends one to the client, for transactions
-//!   ([`InSession::with_transaction`]), causally consistent reads and snapshots.
+//!   ([`InSession::with_transaction`]), causal consistency and snapshots.
 //! - **Change streams** ([`Client::watch`]) are iterators that wait for the next change and go on
 //!   with another server when theirs is lost.
 //! - **Errors explain**: a failed selection tells about each server what speaks against it, and what
