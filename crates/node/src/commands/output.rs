@@ -193,8 +193,8 @@ impl Sink<'_, '_> {
                 let environment: Arc<dyn Environment> = Arc::new(self.reading.clone());
                 let before = repeated_fields::parse(&found.document)?;
                 let after = merge.combine(&before, document, &environment, self.variables)?;
-                let Some(mut after) = after else { return Ok(()) };
-                keep_id(&before, &mut after)?;
+                let Some(after) = after else { return Ok(()) };
+                let after = keep_id(&before, after)?;
                 let old = &found.document;
                 let (raw, told_as) = match merge.when_matched {
                     WhenMatched::Replace => {
@@ -233,15 +233,21 @@ impl Sink<'_, '_> {
     }
 }
 
-/// Gives a document the `_id` of the one that it replaces, if it has none; another is refused.
-fn keep_id(before: &Document, after: &mut Document) -> Result<()> {
-    let Some(id) = before.get("_id") else { return Ok(()) };
+/// Gives a document the `_id` of the one that it replaces, as its first field; another is refused.
+fn keep_id(before: &Document, mut after: Document) -> Result<Document> {
+    let Some(id) = before.get("_id") else { return Ok(after) };
     let is_altered = after.get("_id").is_some_and(|made| !equal(made, id));
     refuse_if!(is_altered => IMMUTABLE_FIELD,
         "$merge would modify the immutable field '_id' of the document that it found; leave '_id' out with \
          $unset");
-    after.insert("_id", id.clone());
-    Ok(())
+    if after.keys().next().is_some_and(|first| first == "_id") {
+        after.insert("_id", id.clone());
+        return Ok(after);
+    }
+    after.remove("_id");
+    let mut with_id = doc! { "_id": id.clone() };
+    with_id.extend(after);
+    Ok(with_id)
 }
 
 /// The refusal of a document that is there already.
