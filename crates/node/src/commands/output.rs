@@ -8,7 +8,7 @@ use quorate_query::diff::ToldAs;
 use quorate_query::expression::Variables;
 use quorate_query::matcher::Matcher;
 use quorate_query::pipeline::{Documents, Environment, Merge, Output, WhenMatched, WhenNotMatched};
-use quorate_query::value::{equal, measure};
+use quorate_query::value::{DocumentRef, Path, ValueRef, equal, measure};
 
 use super::aggregate::Reading;
 use super::common::count_capped;
@@ -136,6 +136,7 @@ impl Sink<'_, '_> {
         target: &Namespace,
         mut documents: Documents,
     ) -> Result<Option<Commit>> {
+        let on = merge.on.iter().map(|field| Path::parse(field)).collect::<Result<Vec<_>, _>>()?;
         let mut commit = None;
         let mut checked = false;
         loop {
@@ -151,7 +152,9 @@ impl Sink<'_, '_> {
                 checked = true;
             }
             for document in &chunk {
-                while let Err(error) = self.merge_one(merge, &mut writer, &mut collection, document)
+                let joined = (merge, &*on);
+                while let Err(error) =
+                    self.merge_one(joined, &mut writer, &mut collection, document)
                 {
                     // Once the transaction in the way has ended, another document may be there, or none.
                     if !writer.wait_if_blocked()? {
@@ -169,68 +172,101 @@ impl Sink<'_, '_> {
 
     fn merge_one(
         &self,
-        merge: &Merge,
+        (merge, on): (&Merge, &[Path]),
         writer: &mut Writer<'_>,
         collection: &mut Arc<Collection>,
         document: &Document,
     ) -> Result<()> {
-        let mut query = Document::new();
-        for field in &merge.on {
-            let value = document.get(field).cloned().unwrap_or(Bson::Null);
-            query.insert(field, doc! { "$eq": value });
-        }
+        let Some(values) = join_values(on, document)? else {
+            return self.merge_new(merge, writer, collection, document);
+        };
+        let equals = |(field, value): (&String, &Bson)| (field.clone(), doc! { "$eq": value }.into());
+        let query: Document = values.iter().map(equals).collect();
         let selection = Selection::new(
             Arc::clone(collection),
             writer.view().clone(),
             Arc::new(Matcher::parse(&query)?),
             self.request.interrupt.clone(),
         );
-        match selection.run()?.next().transpose()? {
-            Some(found) => {
-                if matches!(merge.when_matched, WhenMatched::Fail) {
-                    return Err(matched(merge, document));
-                }
-                let environment: Arc<dyn Environment> = Arc::new(self.reading.clone());
-                let before = repeated_fields::parse(&found.document)?;
-                let after = merge.combine(&before, document, &environment, self.variables)?;
-                let Some(after) = after else { return Ok(()) };
-                let after = keep_id(&before, after)?;
-                let old = &found.document;
-                let (raw, told_as) = match merge.when_matched {
-                    WhenMatched::Replace => {
-                        (with_timestamps(writer, to_raw(&after)?), ToldAs::Replacement)
-                    }
-                    _ => {
-                        let told_as = ToldAs::ShortestDifference;
-                        (rewrite(old, (&before, &after), &told_as)?, told_as)
-                    }
-                };
-                if raw.as_bytes() == old.as_bytes() {
-                    return Ok(());
-                }
-                writer.replace(collection, found.record, old, raw, (&told_as).into(), self.bypass)
+        let Some(found) = selection.run()?.next().transpose()? else {
+            return self.merge_new(merge, writer, collection, document);
+        };
+        if matches!(merge.when_matched, WhenMatched::Fail) {
+            return Err(matched(values));
+        }
+        let environment: Arc<dyn Environment> = Arc::new(self.reading.clone());
+        let before = repeated_fields::parse(&found.document)?;
+        let after = merge.combine(&before, document, &environment, self.variables)?;
+        let Some(after) = after else { return Ok(()) };
+        let after = keep_id(&before, after)?;
+        let old = &found.document;
+        let (raw, told_as) = match merge.when_matched {
+            WhenMatched::Replace => {
+                (with_timestamps(writer, to_raw(&after)?), ToldAs::Replacement)
             }
-            None => match merge.when_not_matched {
-                WhenNotMatched::Discard => Ok(()),
-                WhenNotMatched::Fail => Err(fail!(
-                    13113,
-                    "$merge could not find a matching document in the target collection"
-                )),
-                WhenNotMatched::Insert => {
-                    let raw = to_raw(document)?;
-                    // The others are updates that insert, which leave empty timestamps as they are.
-                    let raw = match merge.when_matched {
-                        WhenMatched::Fail | WhenMatched::Replace => with_timestamps(writer, raw),
-                        _ => raw,
-                    };
-                    writer.without_waiting(|writer| {
-                        let results = writer.insert(collection, vec![raw], true, self.bypass)?;
-                        results.into_iter().collect()
-                    })
-                }
-            },
+            _ => {
+                let told_as = ToldAs::ShortestDifference;
+                (rewrite(old, (&before, &after), &told_as)?, told_as)
+            }
+        };
+        if raw.as_bytes() == old.as_bytes() {
+            return Ok(());
+        }
+        writer.replace(collection, found.record, old, raw, (&told_as).into(), self.bypass)
+    }
+
+    /// What becomes of a document that meets no other one.
+    fn merge_new(
+        &self,
+        merge: &Merge,
+        writer: &mut Writer<'_>,
+        collection: &mut Arc<Collection>,
+        document: &Document,
+    ) -> Result<()> {
+        match merge.when_not_matched {
+            WhenNotMatched::Discard => Ok(()),
+            WhenNotMatched::Fail => Err(fail!(
+                13113,
+                "$merge could not find a matching document in the target collection"
+            )),
+            WhenNotMatched::Insert => {
+                let raw = to_raw(document)?;
+                // The others are updates that insert, which leave empty timestamps as they are.
+                let raw = match merge.when_matched {
+                    WhenMatched::Fail | WhenMatched::Replace => with_timestamps(writer, raw),
+                    _ => raw,
+                };
+                writer.without_waiting(|writer| {
+                    let results = writer.insert(collection, vec![raw], true, self.bypass)?;
+                    results.into_iter().collect()
+                })
+            }
         }
     }
+}
+
+/// What a document has in the fields of `on`. None if it has yet to get an `_id`: then it meets no other one.
+fn join_values(on: &[Path], document: &Document) -> Result<Option<Document>> {
+    let (mut values, mut gets_id) = (Document::new(), false);
+    for path in on {
+        match path.get(DocumentRef::Parsed(document)) {
+            None if path.as_str() == "_id" => gets_id = true,
+            None | Some(ValueRef::Null | ValueRef::Undefined) => refuse!(
+                51132,
+                "$merge write error: 'on' field '{path}' cannot be missing, null or undefined; leave such \
+                 documents out with $match"
+            ),
+            Some(ValueRef::Array(_)) => refuse!(
+                51185,
+                "$merge write error: 'on' field '{path}' cannot be an array; leave such documents out with \
+                 $match"
+            ),
+            Some(value) => {
+                values.insert(path.as_str(), value.to_bson());
+            }
+        }
+    }
+    Ok((!gets_id).then_some(values))
 }
 
 /// Gives a document the `_id` of the one that it replaces, as its first field; another is refused.
@@ -251,14 +287,12 @@ fn keep_id(before: &Document, mut after: Document) -> Result<Document> {
 }
 
 /// The refusal of a document that is there already.
-fn matched(merge: &Merge, document: &Document) -> CommandError {
+fn matched(values: Document) -> CommandError {
     let mut error =
         fail!(DUPLICATE_KEY, "$merge failed due to a duplicate key: whenMatched is 'fail'");
-    let pattern = merge.on.iter().map(|field| (field.clone(), Bson::Int32(1)));
+    let pattern = values.keys().map(|field| (field.clone(), Bson::Int32(1)));
     error.details.insert("keyPattern", pattern.collect::<Document>());
-    let value = |field: &String| document.get(field).cloned().unwrap_or(Bson::Null);
-    let values = merge.on.iter().map(|field| (field.clone(), value(field)));
-    error.details.insert("keyValue", values.collect::<Document>());
+    error.details.insert("keyValue", values);
     error
 }
 
