@@ -90,14 +90,18 @@ fn others_write_while_the_pipeline_of_an_upsert_is_evaluated() {
     );
 }
 
+/// An expression that takes longer than other writers should wait, and ends.
+fn while_long() -> Document {
+    let repeat = |inner: Bson| doc! { "$reduce": { "input": { "$range": [0, 1_050] }, "initialValue": 1, "in": inner } };
+    repeat(repeat("$$value".into()).into())
+}
+
 /// Rules that take a while and end: the change is made once, or refused.
 #[test]
 fn a_verdict_that_was_found_aside_counts() {
     let node = Member::new().node;
     let none = Arc::new(Interrupt::default());
-    let repeat = |inner: Bson| doc! { "$reduce": { "input": { "$range": [0, 1_050] }, "initialValue": 0, "in": inner } };
-    let while_long = repeat(repeat(Bson::from(1)).into());
-    let rules = doc! { "$expr": { "$and": [{ "$gte": [while_long, 0] }, { "$ne": ["$n", 7] }] } };
+    let rules = doc! { "$expr": { "$and": [{ "$gte": [while_long(), 0] }, { "$ne": ["$n", 7] }] } };
     run(&node, &none, doc! { "create": "c", "validator": rules, "validationLevel": "moderate" });
     let documents = vec![doc! { "_id": 1, "n": 1 }, doc! { "_id": 2, "n": 7 }];
     let reply = run(&node, &none, doc! { "insert": "c", "documents": documents, "ordered": false });
@@ -112,4 +116,25 @@ fn a_verdict_that_was_found_aside_counts() {
     assert_eq!(reply.get_i32("nModified").unwrap(), 0, "{reply}");
     assert_eq!(reply.get_array("upserted").unwrap().len(), 1, "{reply}");
     assert_eq!(reply.get_array("writeErrors").unwrap().len(), 1, "{reply}");
+}
+
+/// A document for which the rules fail is refused alone, however long it takes to find that out.
+#[test]
+fn an_error_of_rules_that_take_long_concerns_one_document() {
+    let node = Member::new().node;
+    let none = Arc::new(Interrupt::default());
+    let errors = [Bson::from(1), while_long().into()].map(|dividend| {
+        let rules = doc! { "$expr": { "$lt": [{ "$divide": [dividend, "$n"] }, 9] } };
+        run(&node, &none, doc! { "drop": "c" });
+        run(&node, &none, doc! { "create": "c", "validator": rules });
+        let documents: Vec<_> =
+            [1, 0, 1].iter().zip(1..).map(|(n, id)| doc! { "_id": id, "n": *n }).collect();
+        let insert = doc! { "insert": "c", "documents": documents, "ordered": false };
+        let reply = run(&node, &none, insert);
+        assert_eq!(reply.get_i32("n").ok(), Some(2), "{reply}");
+        reply.get_array("writeErrors").unwrap().clone()
+    });
+    assert_eq!(errors[0].len(), 1);
+    assert_eq!(errors[0][0].as_document().unwrap().get_i32("index").unwrap(), 1);
+    assert_eq!(errors[0], errors[1]);
 }

@@ -21,7 +21,8 @@ const MAX_LOST_VERDICTS: usize = 3;
 pub(crate) struct Judging {
     /// What is to be judged aside.
     open: Option<(Validator, RawDocumentBuf)>,
-    verdicts: Vec<(Validator, RawDocumentBuf, bool)>,
+    /// An error of the rules is a verdict too: it concerns the document, not the command.
+    verdicts: Vec<(Validator, RawDocumentBuf, Result<bool>)>,
     lost: usize,
 }
 
@@ -30,20 +31,20 @@ impl Judging {
         self.open.is_some()
     }
 
-    fn verdict(&mut self, validator: &Validator, document: &RawDocument) -> Option<bool> {
+    fn verdict(&mut self, validator: &Validator, document: &RawDocument) -> Option<Result<bool>> {
         let mut verdicts = self.verdicts.iter();
-        let (.., accepted) = verdicts.find(|(rules, judged, _)| {
+        let (.., verdict) = verdicts.find(|(rules, judged, _)| {
             rules.is_same(validator) && judged.as_bytes() == document.as_bytes()
         })?;
         self.lost = 0;
-        Some(*accepted)
+        Some(verdict.clone())
     }
 
-    fn close(&mut self, validator: Validator, document: RawDocumentBuf, accepted: bool) {
+    fn close(&mut self, validator: Validator, document: RawDocumentBuf, verdict: Result<bool>) {
         if self.verdicts.len() == MAX_VERDICTS {
-            self.verdicts.remove(0);
+            drop(self.verdicts.remove(0));
         }
-        self.verdicts.push((validator, document, accepted));
+        self.verdicts.push((validator, document, verdict));
         self.lost += 1;
     }
 }
@@ -51,8 +52,8 @@ impl Judging {
 impl Writer<'_> {
     /// Whether a document follows the rules. Fails if that takes long and is to be evaluated without the lock.
     pub(super) fn judge(&mut self, validator: &Validator, document: &RawDocument) -> Result<bool> {
-        if let Some(accepted) = self.judging.verdict(validator, document) {
-            return Ok(accepted);
+        if let Some(verdict) = self.judging.verdict(validator, document) {
+            return verdict;
         }
         let compiler = || Validator::compiler(Some(self.now()), self.meter());
         let may_leave = validator.is_costly
@@ -70,13 +71,15 @@ impl Writer<'_> {
         Err(fail!(WRITE_CONFLICT, "the rules of the collection are evaluated while others write"))
     }
 
-    /// Evaluates the rules without the lock that held up the last change. False if none did.
+    /// Evaluates the rules without the lock that held up the last change. False if none did. What they fail with is for
+    /// the change that is tried again; only what ends the command is an error here.
     pub(crate) fn judge_aside(&mut self) -> Result<bool> {
         let Some((validator, document)) = self.judging.open.take() else { return Ok(false) };
         let (now, meters) = (self.now(), self.meters());
-        let accepted = self
-            .aside(|| validator.accepts(&document, || Validator::compiler(Some(now), meters())))?;
-        self.judging.close(validator, document, accepted);
+        let compiler = || Validator::compiler(Some(now), meters());
+        let verdict = self.aside(|| Ok(validator.accepts(&document, compiler)))?;
+        self.check_interrupt()?;
+        self.judging.close(validator, document, verdict);
         Ok(true)
     }
 }
