@@ -1,22 +1,25 @@
 //! `$out` and `$merge`: the documents of a pipeline are written to a collection.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use bson::{Bson, Document, doc};
-use quorate_query::Charge;
 use quorate_query::diff::ToldAs;
 use quorate_query::expression::Variables;
 use quorate_query::matcher::Matcher;
 use quorate_query::pipeline::{Documents, Environment, Merge, Output, WhenMatched, WhenNotMatched};
 use quorate_query::value::{DocumentRef, Path, ValueRef, equal, measure};
+use quorate_query::{Charge, Meter};
 
 use super::aggregate::Reading;
 use super::common::count_capped;
 use super::insert::{check_writable, with_timestamps};
+use super::steps::MAX_LOST_EVALUATIONS;
 use crate::catalog::Collection;
 use crate::dispatch::Request;
 use crate::error::{CommandError, Result};
 use crate::fields::to_raw;
+use crate::finder::Found;
 use crate::namespace::Namespace;
 use crate::repeated_fields::{self, rewrite};
 use crate::replication::{Commit, takes_back};
@@ -152,6 +155,9 @@ impl Sink<'_, '_> {
                 checked = true;
             }
             for document in &chunk {
+                if writer.give_way_if_long()? {
+                    collection = writer.collection_or_create(target)?;
+                }
                 let joined = (merge, &*on);
                 while let Err(error) =
                     self.merge_one(joined, &mut writer, &mut collection, document)
@@ -170,6 +176,8 @@ impl Sink<'_, '_> {
         }
     }
 
+    /// Merges one document. What becomes of the one that it meets is evaluated without the lock if that takes long. Then it
+    /// looks for that one again, and evaluates again if others have changed it.
     fn merge_one(
         &self,
         (merge, on): (&Merge, &[Path]),
@@ -181,26 +189,81 @@ impl Sink<'_, '_> {
             return self.merge_new(merge, writer, collection, document);
         };
         let equals = |(field, value): (&String, &Bson)| (field.clone(), doc! { "$eq": value }.into());
-        let query: Document = values.iter().map(equals).collect();
-        let selection = Selection::new(
-            Arc::clone(collection),
-            writer.view().clone(),
-            Arc::new(Matcher::parse(&query)?),
-            self.request.interrupt.clone(),
-        );
-        let Some(found) = selection.run()?.next().transpose()? else {
-            return self.merge_new(merge, writer, collection, document);
+        let matcher = Arc::new(Matcher::parse(&values.iter().map(equals).collect())?);
+        let combine = |found: &Found| {
+            let before = repeated_fields::parse(&found.document)?;
+            let after = self.combine(merge, &before, document)?;
+            Ok(after.map(|after| (before, after)))
         };
-        if matches!(merge.when_matched, WhenMatched::Fail) {
-            return Err(matched(values));
+        let (mut aside, mut lost): (Option<(Found, _)>, _) = (None, 0);
+        loop {
+            let Some(found) = self.find(writer, collection, &matcher)? else {
+                return self.merge_new(merge, writer, collection, document);
+            };
+            if matches!(merge.when_matched, WhenMatched::Fail) {
+                return Err(matched(values));
+            }
+            let versions = match aside.take() {
+                Some((seen, versions))
+                    if seen.document.as_bytes() == found.document.as_bytes() =>
+                {
+                    versions
+                }
+                _ if lost == MAX_LOST_EVALUATIONS => combine(&found)?,
+                _ => {
+                    let (versions, lock_was_free) = writer.evaluate(|| combine(&found))?;
+                    if lock_was_free {
+                        *collection = writer.collection_or_create(&collection.namespace)?;
+                        (aside, lost) = (Some((found, versions)), lost + 1);
+                        continue;
+                    }
+                    versions
+                }
+            };
+            let Some(versions) = versions else { return Ok(()) };
+            return self.merge_into(&merge.when_matched, writer, collection, (&found, versions));
         }
+    }
+
+    /// The document of the target that a new one meets.
+    fn find(
+        &self,
+        writer: &Writer<'_>,
+        collection: &Arc<Collection>,
+        matcher: &Arc<Matcher>,
+    ) -> Result<Option<Found>> {
+        let (view, interrupt) = (writer.view().clone(), self.request.interrupt.clone());
+        let (collection, matcher) = (Arc::clone(collection), Arc::clone(matcher));
+        Selection::new(collection, view, matcher, interrupt).run()?.next().transpose()
+    }
+
+    /// What the two documents make together; none if the one that is there stays.
+    fn combine(&self, merge: &Merge, before: &Document, new: &Document) -> Result<Option<Document>> {
         let environment: Arc<dyn Environment> = Arc::new(self.reading.clone());
-        let before = repeated_fields::parse(&found.document)?;
-        let after = merge.combine(&before, document, &environment, self.variables)?;
-        let Some(after) = after else { return Ok(()) };
+        let variables = match merge.when_matched {
+            // Its own meter: that of the command must not take an evaluation that gave way for its end.
+            WhenMatched::Pipeline(_) => {
+                let interrupt = Arc::new(self.request.interrupt.clone());
+                let memory = Arc::clone(self.request.node.memory());
+                let meter = Meter::of_operation(interrupt, memory);
+                Cow::Owned(self.variables.clone().with_meter(meter))
+            }
+            _ => Cow::Borrowed(self.variables),
+        };
+        Ok(merge.combine(before, new, &environment, &variables)?)
+    }
+
+    /// Replaces the document that was found by what came of both.
+    fn merge_into(
+        &self,
+        when_matched: &WhenMatched,
+        writer: &mut Writer<'_>,
+        collection: &mut Arc<Collection>,
+        (found, (before, after)): (&Found, (Document, Document)),
+    ) -> Result<()> {
         let after = keep_id(&before, after)?;
         let old = &found.document;
-        let (raw, told_as) = match merge.when_matched {
+        let (raw, told_as) = match when_matched {
             WhenMatched::Replace => {
                 (with_timestamps(writer, to_raw(&after)?), ToldAs::Replacement)
             }
