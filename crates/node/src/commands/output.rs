@@ -188,7 +188,8 @@ impl Sink<'_, '_> {
         let Some(values) = join_values(on, document)? else {
             return self.merge_new(merge, writer, collection, document);
         };
-        let equals = |(field, value): (&String, &Bson)| (field.clone(), doc! { "$eq": value }.into());
+        let equals =
+            |(field, value): (&String, &Bson)| (field.clone(), doc! { "$eq": value }.into());
         let matcher = Arc::new(Matcher::parse(&values.iter().map(equals).collect())?);
         let combine = |found: &Found| {
             let before = repeated_fields::parse(&found.document)?;
@@ -204,9 +205,7 @@ impl Sink<'_, '_> {
                 return Err(matched(values));
             }
             let versions = match aside.take() {
-                Some((seen, versions))
-                    if seen.document.as_bytes() == found.document.as_bytes() =>
-                {
+                Some((seen, versions)) if seen.document.as_bytes() == found.document.as_bytes() => {
                     versions
                 }
                 _ if lost == MAX_LOST_EVALUATIONS => combine(&found)?,
@@ -238,7 +237,12 @@ impl Sink<'_, '_> {
     }
 
     /// What the two documents make together; none if the one that is there stays.
-    fn combine(&self, merge: &Merge, before: &Document, new: &Document) -> Result<Option<Document>> {
+    fn combine(
+        &self,
+        merge: &Merge,
+        before: &Document,
+        new: &Document,
+    ) -> Result<Option<Document>> {
         let environment: Arc<dyn Environment> = Arc::new(self.reading.clone());
         let variables = match merge.when_matched {
             // Its own meter: that of the command must not take an evaluation that gave way for its end.
@@ -264,9 +268,7 @@ impl Sink<'_, '_> {
         let after = keep_id(&before, after)?;
         let old = &found.document;
         let (raw, told_as) = match when_matched {
-            WhenMatched::Replace => {
-                (with_timestamps(writer, to_raw(&after)?), ToldAs::Replacement)
-            }
+            WhenMatched::Replace => (with_timestamps(writer, to_raw(&after)?), ToldAs::Replacement),
             _ => {
                 let told_as = ToldAs::ShortestDifference;
                 (rewrite(old, (&before, &after), &told_as)?, told_as)
