@@ -14,11 +14,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use bson::{Binary, Bson, DateTime, Document, RawDocument, doc};
+use bson::{Binary, Bson, DateTime, Document, doc};
 use quorate_query::Meter;
 use quorate_query::expression::{Compiler, Variables};
 use quorate_query::matcher::Matcher;
-use quorate_query::value::{DocumentRef, Path};
+use quorate_query::value::Path;
 use quorate_storage::key::FieldOrder;
 use quorate_storage::{Batch, Direction, KeyRange, KeyspaceId, Snapshot};
 
@@ -184,11 +184,11 @@ impl Index {
 /// The rules that documents of a collection follow.
 #[derive(Clone, Debug)]
 pub(crate) struct Validator {
-    /// With expressions that see no time.
+    /// With expressions that see no time and know no interrupt.
     matcher: Arc<Matcher>,
-    /// The rules, if their expressions ask for the time or may take long: then they are read for each document.
-    read_anew: Option<Document>,
-    /// Whether they may take long.
+    /// The rules, if they have expressions, which ask for the time and may take long: then each command reads them for itself.
+    read_anew: Option<Arc<Document>>,
+    /// Whether they evaluate an expression for each element of an array: then what they cost is not in proportion to the document.
     pub(crate) is_costly: bool,
 }
 
@@ -196,9 +196,14 @@ impl Validator {
     /// Reads the rules.
     pub(crate) fn parse(rules: &Document) -> Result<Self> {
         let matcher = Arc::new(Matcher::parse_with(rules, &Self::compiler(None, None))?);
+        let read_anew = has_expressions(rules).then(|| Arc::new(rules.clone()));
         let is_costly = has_repetition(to_raw(rules)?.as_bytes());
-        let read_anew = (is_costly || names_the_time(rules)).then(|| rules.clone());
         Ok(Self { matcher, read_anew, is_costly })
+    }
+
+    /// Whether they have expressions, which may take long for a document.
+    pub(crate) fn has_expressions(&self) -> bool {
+        self.read_anew.is_some()
     }
 
     /// Whether both were read together, so that no other rules were given in between.
@@ -218,31 +223,24 @@ impl Validator {
         })
     }
 
-    /// Whether a document follows the rules.
-    pub(crate) fn accepts(
-        &self,
-        document: &RawDocument,
-        compiler: impl Fn() -> Compiler,
-    ) -> Result<bool> {
-        let document = DocumentRef::Raw(document);
-        Ok(match &self.read_anew {
-            None => self.matcher.matches(document)?,
-            Some(rules) => Matcher::parse_with(rules, &compiler())?.matches(document)?,
-        })
+    /// What tells for one command whether documents follow the rules.
+    pub(crate) fn matcher(&self, compiler: impl FnOnce() -> Compiler) -> Result<Arc<Matcher>> {
+        match &self.read_anew {
+            None => Ok(Arc::clone(&self.matcher)),
+            Some(rules) => Ok(Arc::new(Matcher::parse_with(rules, &compiler())?)),
+        }
     }
 }
 
-/// Whether an expression among the rules asks for the time.
-fn names_the_time(rules: &Document) -> bool {
-    fn names(value: &Bson) -> bool {
+fn has_expressions(rules: &Document) -> bool {
+    fn has(value: &Bson) -> bool {
         match value {
-            Bson::String(text) => text == "$$NOW",
-            Bson::Document(inner) => names_the_time(inner),
-            Bson::Array(items) => items.iter().any(names),
+            Bson::Document(inner) => has_expressions(inner),
+            Bson::Array(items) => items.iter().any(has),
             _ => false,
         }
     }
-    rules.values().any(names)
+    rules.iter().any(|(name, value)| name == "$expr" || has(value))
 }
 
 impl Collection {
@@ -528,6 +526,8 @@ fn dropped_key(ident: Ident) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
+    use quorate_query::value::DocumentRef;
+
     use super::*;
     use crate::context::{Interrupt, Interruption};
     use crate::error::ErrorCode;
@@ -536,19 +536,28 @@ mod tests {
     /// Rules are applied while no other client can write: they must end with the command.
     #[test]
     fn rules_that_may_take_long_end_with_the_command_that_they_are_applied_for() {
-        let repeats = bson::doc! { "$filter": { "input": "$a", "cond": { "$gt": ["$$this", 0] } } };
-        let rules = bson::doc! { "$expr": { "$gt": [{ "$size": repeats }, 0] } };
-        let validator = Validator::parse(&rules).unwrap();
-        let document = bson::rawdoc! { "a": [1, 2, 3] };
-        let interrupt = Arc::new(Interrupt::default());
-        let compiler = || {
-            let slot = Arc::new(InterruptSlot::new(Arc::clone(&interrupt)));
-            Validator::compiler(None, Some(Meter::of_operation(slot, Arc::default())))
-        };
-        assert!(validator.is_costly && validator.accepts(&document, compiler).unwrap());
-        interrupt.set(Interruption::Killed);
-        let error = validator.accepts(&document, compiler).unwrap_err();
-        assert_eq!(error.code, ErrorCode::INTERRUPTED);
-        assert!(!Validator::parse(&bson::doc! { "a": { "$gt": 1 } }).unwrap().is_costly);
+        let document = bson::rawdoc! { "a": [1, 2, 3], "n": 5 };
+        for (long, is_costly) in [
+            (bson::doc! { "$filter": { "input": "$a", "cond": { "$gt": ["$$this", 0] } } }, true),
+            (bson::doc! { "$range": [0, "$n"] }, false),
+        ] {
+            let rule = bson::doc! { "$expr": { "$gt": [{ "$size": long }, 0] } };
+            let validator = Validator::parse(&bson::doc! { "$or": [rule] }).unwrap();
+            let interrupt = Arc::new(Interrupt::default());
+            let compiler = || {
+                let slot = Arc::new(InterruptSlot::new(Arc::clone(&interrupt)));
+                Validator::compiler(None, Some(Meter::of_operation(slot, Arc::default())))
+            };
+            let accepts = || {
+                let matcher = validator.matcher(compiler).unwrap();
+                matcher.matches(DocumentRef::Raw(&document)).map_err(CommandError::from)
+            };
+            assert_eq!(validator.is_costly, is_costly);
+            assert!(validator.has_expressions() && accepts().unwrap());
+            interrupt.set(Interruption::Killed);
+            assert_eq!(accepts().unwrap_err().code, ErrorCode::INTERRUPTED);
+        }
+        let plain = Validator::parse(&bson::doc! { "a": { "$gt": 1 } }).unwrap();
+        assert!(!plain.is_costly && !plain.has_expressions());
     }
 }

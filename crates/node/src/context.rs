@@ -466,8 +466,11 @@ impl Interrupt {
         evaluate: impl FnOnce() -> Result<T>,
     ) -> Result<Option<T>> {
         let held = self.held.load(Ordering::Relaxed);
-        if held <= MAX_SHORT_EVALUATION {
-            return evaluate().map(Some);
+        match held {
+            0 => return evaluate().map(Some),
+            // Too little is left to tell a short evaluation from a long one.
+            1..=MAX_SHORT_EVALUATION => return Ok(None),
+            _ => {}
         }
         self.held.store(MAX_SHORT_EVALUATION, Ordering::Relaxed);
         let evaluated = evaluate();
@@ -670,6 +673,7 @@ mod tests {
         assert_eq!(interrupt.evaluate_shortly(other).unwrap_err().code, ErrorCode::BAD_VALUE);
         // What was evaluated counts for the whole.
         ask(MAX_HELD_EVALUATION - 2 * MAX_SHORT_EVALUATION).unwrap();
+        assert_eq!(shortly(1), None, "too little is left");
         assert!(ask(MAX_SHORT_EVALUATION).is_err());
     }
 

@@ -259,6 +259,12 @@ impl<'n> Writer<'n> {
         pending.is_load = documents.len() >= LOAD;
         pending.entries.reserve(documents.len().min(MAX_ROOM) * collection.indexes.len());
         for (place, (document, keys)) in documents.enumerate() {
+            // Keys are known to those alone who evaluate nothing.
+            if place > 0 && self.has_evaluated_for_long() {
+                self.commit_inserts(collection, &mut pending)?;
+                self.give_way_if_long()?;
+                *collection = self.collection_or_create(&collection.namespace)?;
+            }
             let upsert = self.current_statement();
             if self.is_retryable() && upsert.is_none() && self.earlier_result(place).is_some() {
                 results.push(Ok(()));
@@ -609,8 +615,8 @@ impl<'n> Writer<'n> {
         flushed
     }
 
-    /// Commits what was deferred and lets other writers go first. Afterwards the view is the newest,
-    /// and nothing that was looked up before need be as it was.
+    /// Commits what was deferred and lets other writers go first. Afterwards the view is the newest, nothing that was
+    /// looked up before need be as it was, and a retryable write knows what a repetition of it did meanwhile.
     pub(crate) fn give_way(&mut self) -> Result<()> {
         self.flush()?;
         self.announcement.tell();
@@ -619,7 +625,7 @@ impl<'n> Writer<'n> {
         if !self.is_staging() {
             self.forget_view();
         }
-        Ok(())
+        self.look_for_repetition()
     }
 
     /// How often documents of a collection were changed; two equal answers mean that none was between.

@@ -34,6 +34,7 @@ pub(super) fn delete(request: &Request<'_>, mut command: Command) -> Result<Outc
     let retried = retried_statements(&writer, statements.len());
     let mut results = Vec::with_capacity(statements.len());
     for (place, statement) in statements.iter().enumerate() {
+        writer.give_way_if_long()?;
         let result = match writer.earlier_result(place) {
             Some(earlier) => Ok(earlier.get_i32("n").unwrap_or(1) as u64),
             None => {

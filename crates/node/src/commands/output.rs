@@ -1,22 +1,25 @@
 //! `$out` and `$merge`: the documents of a pipeline are written to a collection.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use bson::{Bson, Document, doc};
-use quorate_query::Charge;
 use quorate_query::diff::ToldAs;
 use quorate_query::expression::Variables;
 use quorate_query::matcher::Matcher;
 use quorate_query::pipeline::{Documents, Environment, Merge, Output, WhenMatched, WhenNotMatched};
-use quorate_query::value::{equal, measure};
+use quorate_query::value::{DocumentRef, Path, ValueRef, equal, measure};
+use quorate_query::{Charge, Meter};
 
 use super::aggregate::Reading;
 use super::common::count_capped;
 use super::insert::{check_writable, with_timestamps};
+use super::steps::MAX_LOST_EVALUATIONS;
 use crate::catalog::Collection;
 use crate::dispatch::Request;
 use crate::error::{CommandError, Result};
 use crate::fields::to_raw;
+use crate::finder::Found;
 use crate::namespace::Namespace;
 use crate::repeated_fields::{self, rewrite};
 use crate::replication::{Commit, takes_back};
@@ -136,6 +139,7 @@ impl Sink<'_, '_> {
         target: &Namespace,
         mut documents: Documents,
     ) -> Result<Option<Commit>> {
+        let on = merge.on.iter().map(|field| Path::parse(field)).collect::<Result<Vec<_>, _>>()?;
         let mut commit = None;
         let mut checked = false;
         loop {
@@ -151,7 +155,12 @@ impl Sink<'_, '_> {
                 checked = true;
             }
             for document in &chunk {
-                while let Err(error) = self.merge_one(merge, &mut writer, &mut collection, document)
+                if writer.give_way_if_long()? {
+                    collection = writer.collection_or_create(target)?;
+                }
+                let joined = (merge, &*on);
+                while let Err(error) =
+                    self.merge_one(joined, &mut writer, &mut collection, document)
                 {
                     // Once the transaction in the way has ended, another document may be there, or none.
                     if !writer.wait_if_blocked()? {
@@ -167,92 +176,188 @@ impl Sink<'_, '_> {
         }
     }
 
+    /// Merges one document. What becomes of the one that it meets is evaluated without the lock if that takes long. Then it
+    /// looks for that one again, and evaluates again if others have changed it.
     fn merge_one(
+        &self,
+        (merge, on): (&Merge, &[Path]),
+        writer: &mut Writer<'_>,
+        collection: &mut Arc<Collection>,
+        document: &Document,
+    ) -> Result<()> {
+        let Some(values) = join_values(on, document)? else {
+            return self.merge_new(merge, writer, collection, document);
+        };
+        let equals =
+            |(field, value): (&String, &Bson)| (field.clone(), doc! { "$eq": value }.into());
+        let matcher = Arc::new(Matcher::parse(&values.iter().map(equals).collect())?);
+        let combine = |found: &Found| {
+            let before = repeated_fields::parse(&found.document)?;
+            let after = self.combine(merge, &before, document)?;
+            Ok(after.map(|after| (before, after)))
+        };
+        let (mut aside, mut lost): (Option<(Found, _)>, _) = (None, 0);
+        loop {
+            let Some(found) = self.find(writer, collection, &matcher)? else {
+                return self.merge_new(merge, writer, collection, document);
+            };
+            if matches!(merge.when_matched, WhenMatched::Fail) {
+                return Err(matched(values));
+            }
+            let versions = match aside.take() {
+                Some((seen, versions)) if seen.document.as_bytes() == found.document.as_bytes() => {
+                    versions
+                }
+                _ if lost == MAX_LOST_EVALUATIONS => combine(&found)?,
+                _ => {
+                    let (versions, lock_was_free) = writer.evaluate(|| combine(&found))?;
+                    if lock_was_free {
+                        *collection = writer.collection_or_create(&collection.namespace)?;
+                        (aside, lost) = (Some((found, versions)), lost + 1);
+                        continue;
+                    }
+                    versions
+                }
+            };
+            let Some(versions) = versions else { return Ok(()) };
+            return self.merge_into(&merge.when_matched, writer, collection, (&found, versions));
+        }
+    }
+
+    /// The document of the target that a new one meets.
+    fn find(
+        &self,
+        writer: &Writer<'_>,
+        collection: &Arc<Collection>,
+        matcher: &Arc<Matcher>,
+    ) -> Result<Option<Found>> {
+        let (view, interrupt) = (writer.view().clone(), self.request.interrupt.clone());
+        let (collection, matcher) = (Arc::clone(collection), Arc::clone(matcher));
+        Selection::new(collection, view, matcher, interrupt).run()?.next().transpose()
+    }
+
+    /// What the two documents make together; none if the one that is there stays.
+    fn combine(
+        &self,
+        merge: &Merge,
+        before: &Document,
+        new: &Document,
+    ) -> Result<Option<Document>> {
+        let environment: Arc<dyn Environment> = Arc::new(self.reading.clone());
+        let variables = match merge.when_matched {
+            // Its own meter: that of the command must not take an evaluation that gave way for its end.
+            WhenMatched::Pipeline(_) => {
+                let interrupt = Arc::new(self.request.interrupt.clone());
+                let memory = Arc::clone(self.request.node.memory());
+                let meter = Meter::of_operation(interrupt, memory);
+                Cow::Owned(self.variables.clone().with_meter(meter))
+            }
+            _ => Cow::Borrowed(self.variables),
+        };
+        Ok(merge.combine(before, new, &environment, &variables)?)
+    }
+
+    /// Replaces the document that was found by what came of both.
+    fn merge_into(
+        &self,
+        when_matched: &WhenMatched,
+        writer: &mut Writer<'_>,
+        collection: &mut Arc<Collection>,
+        (found, (before, after)): (&Found, (Document, Document)),
+    ) -> Result<()> {
+        let after = keep_id(&before, after)?;
+        let old = &found.document;
+        let (raw, told_as) = match when_matched {
+            WhenMatched::Replace => (with_timestamps(writer, to_raw(&after)?), ToldAs::Replacement),
+            _ => {
+                let told_as = ToldAs::ShortestDifference;
+                (rewrite(old, (&before, &after), &told_as)?, told_as)
+            }
+        };
+        if raw.as_bytes() == old.as_bytes() {
+            return Ok(());
+        }
+        writer.replace(collection, found.record, old, raw, (&told_as).into(), self.bypass)
+    }
+
+    /// What becomes of a document that meets no other one.
+    fn merge_new(
         &self,
         merge: &Merge,
         writer: &mut Writer<'_>,
         collection: &mut Arc<Collection>,
         document: &Document,
     ) -> Result<()> {
-        let mut query = Document::new();
-        for field in &merge.on {
-            let value = document.get(field).cloned().unwrap_or(Bson::Null);
-            query.insert(field, doc! { "$eq": value });
-        }
-        let selection = Selection::new(
-            Arc::clone(collection),
-            writer.view().clone(),
-            Arc::new(Matcher::parse(&query)?),
-            self.request.interrupt.clone(),
-        );
-        match selection.run()?.next().transpose()? {
-            Some(found) => {
-                if matches!(merge.when_matched, WhenMatched::Fail) {
-                    return Err(matched(merge, document));
-                }
-                let environment: Arc<dyn Environment> = Arc::new(self.reading.clone());
-                let before = repeated_fields::parse(&found.document)?;
-                let after = merge.combine(&before, document, &environment, self.variables)?;
-                let Some(mut after) = after else { return Ok(()) };
-                keep_id(&before, &mut after)?;
-                let old = &found.document;
-                let (raw, told_as) = match merge.when_matched {
-                    WhenMatched::Replace => {
-                        (with_timestamps(writer, to_raw(&after)?), ToldAs::Replacement)
-                    }
-                    _ => {
-                        let told_as = ToldAs::ShortestDifference;
-                        (rewrite(old, (&before, &after), &told_as)?, told_as)
-                    }
+        match merge.when_not_matched {
+            WhenNotMatched::Discard => Ok(()),
+            WhenNotMatched::Fail => Err(fail!(
+                13113,
+                "$merge could not find a matching document in the target collection"
+            )),
+            WhenNotMatched::Insert => {
+                let raw = to_raw(document)?;
+                // The others are updates that insert, which leave empty timestamps as they are.
+                let raw = match merge.when_matched {
+                    WhenMatched::Fail | WhenMatched::Replace => with_timestamps(writer, raw),
+                    _ => raw,
                 };
-                if raw.as_bytes() == old.as_bytes() {
-                    return Ok(());
-                }
-                writer.replace(collection, found.record, old, raw, (&told_as).into(), self.bypass)
+                writer.without_waiting(|writer| {
+                    let results = writer.insert(collection, vec![raw], true, self.bypass)?;
+                    results.into_iter().collect()
+                })
             }
-            None => match merge.when_not_matched {
-                WhenNotMatched::Discard => Ok(()),
-                WhenNotMatched::Fail => Err(fail!(
-                    13113,
-                    "$merge could not find a matching document in the target collection"
-                )),
-                WhenNotMatched::Insert => {
-                    let raw = to_raw(document)?;
-                    // The others are updates that insert, which leave empty timestamps as they are.
-                    let raw = match merge.when_matched {
-                        WhenMatched::Fail | WhenMatched::Replace => with_timestamps(writer, raw),
-                        _ => raw,
-                    };
-                    writer.without_waiting(|writer| {
-                        let results = writer.insert(collection, vec![raw], true, self.bypass)?;
-                        results.into_iter().collect()
-                    })
-                }
-            },
         }
     }
 }
 
-/// Gives a document the `_id` of the one that it replaces, if it has none; another is refused.
-fn keep_id(before: &Document, after: &mut Document) -> Result<()> {
-    let Some(id) = before.get("_id") else { return Ok(()) };
+/// What a document has in the fields of `on`. None if it has yet to get an `_id`: then it meets no other one.
+fn join_values(on: &[Path], document: &Document) -> Result<Option<Document>> {
+    let (mut values, mut gets_id) = (Document::new(), false);
+    for path in on {
+        match path.get(DocumentRef::Parsed(document)) {
+            None if path.as_str() == "_id" => gets_id = true,
+            None | Some(ValueRef::Null | ValueRef::Undefined) => refuse!(
+                51132,
+                "$merge write error: 'on' field '{path}' cannot be missing, null or undefined; leave such \
+                 documents out with $match"
+            ),
+            Some(ValueRef::Array(_)) => refuse!(
+                51185,
+                "$merge write error: 'on' field '{path}' cannot be an array; leave such documents out with \
+                 $match"
+            ),
+            Some(value) => {
+                values.insert(path.as_str(), value.to_bson());
+            }
+        }
+    }
+    Ok((!gets_id).then_some(values))
+}
+
+/// Gives a document the `_id` of the one that it replaces, as its first field; another is refused.
+fn keep_id(before: &Document, mut after: Document) -> Result<Document> {
+    let Some(id) = before.get("_id") else { return Ok(after) };
     let is_altered = after.get("_id").is_some_and(|made| !equal(made, id));
     refuse_if!(is_altered => IMMUTABLE_FIELD,
         "$merge would modify the immutable field '_id' of the document that it found; leave '_id' out with \
          $unset");
-    after.insert("_id", id.clone());
-    Ok(())
+    if after.keys().next().is_some_and(|first| first == "_id") {
+        after.insert("_id", id.clone());
+        return Ok(after);
+    }
+    after.remove("_id");
+    let mut with_id = doc! { "_id": id.clone() };
+    with_id.extend(after);
+    Ok(with_id)
 }
 
 /// The refusal of a document that is there already.
-fn matched(merge: &Merge, document: &Document) -> CommandError {
+fn matched(values: Document) -> CommandError {
     let mut error =
         fail!(DUPLICATE_KEY, "$merge failed due to a duplicate key: whenMatched is 'fail'");
-    let pattern = merge.on.iter().map(|field| (field.clone(), Bson::Int32(1)));
+    let pattern = values.keys().map(|field| (field.clone(), Bson::Int32(1)));
     error.details.insert("keyPattern", pattern.collect::<Document>());
-    let value = |field: &String| document.get(field).cloned().unwrap_or(Bson::Null);
-    let values = merge.on.iter().map(|field| (field.clone(), value(field)));
-    error.details.insert("keyValue", values.collect::<Document>());
+    error.details.insert("keyValue", values);
     error
 }
 

@@ -41,7 +41,7 @@ const MAX_LOST_SEARCHES: usize = 100;
 
 /// How often a change of a document is evaluated without the lock if others change the document meanwhile. Then it is
 /// evaluated under the lock.
-const MAX_LOST_EVALUATIONS: usize = 3;
+pub(super) const MAX_LOST_EVALUATIONS: usize = 3;
 
 /// How many of the first documents in an order are found for a statement that changes the first one:
 /// others may take some of them before the lock is held.

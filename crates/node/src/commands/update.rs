@@ -74,6 +74,7 @@ pub(super) fn update(request: &Request<'_>, mut command: Command) -> Result<Outc
     let mut results = Vec::with_capacity(statements.len());
     for (place, statement) in statements.iter().enumerate() {
         let statement = ahead.next().unwrap_or_else(|| read(statement));
+        writer.give_way_if_long()?;
         let result = match writer.earlier_result(place) {
             Some(earlier) => Ok(Updated::from_result(earlier)),
             None => statement.and_then(|mut statement| {

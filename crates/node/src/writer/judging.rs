@@ -3,7 +3,11 @@
 //! Under the lock they are given a short while. If that is over, the change is refused like one that a transaction holds up, and
 //! [`Writer::wait_if_blocked`] evaluates them aside. The command then tries the change again and finds the verdict.
 
+use std::sync::Arc;
+
 use bson::{RawDocument, RawDocumentBuf};
+use quorate_query::Matcher;
+use quorate_query::value::DocumentRef;
 
 use super::Writer;
 use crate::catalog::Validator;
@@ -19,9 +23,12 @@ const MAX_LOST_VERDICTS: usize = 3;
 /// What is known of documents whose rules take long.
 #[derive(Default)]
 pub(crate) struct Judging {
+    /// The rules as this command has read them.
+    read: Option<(Validator, Arc<Matcher>)>,
     /// What is to be judged aside.
     open: Option<(Validator, RawDocumentBuf)>,
-    verdicts: Vec<(Validator, RawDocumentBuf, bool)>,
+    /// An error of the rules is a verdict too: it concerns the document, not the command.
+    verdicts: Vec<(Validator, RawDocumentBuf, Result<bool>)>,
     lost: usize,
 }
 
@@ -30,20 +37,20 @@ impl Judging {
         self.open.is_some()
     }
 
-    fn verdict(&mut self, validator: &Validator, document: &RawDocument) -> Option<bool> {
+    fn verdict(&mut self, validator: &Validator, document: &RawDocument) -> Option<Result<bool>> {
         let mut verdicts = self.verdicts.iter();
-        let (.., accepted) = verdicts.find(|(rules, judged, _)| {
+        let (.., verdict) = verdicts.find(|(rules, judged, _)| {
             rules.is_same(validator) && judged.as_bytes() == document.as_bytes()
         })?;
         self.lost = 0;
-        Some(*accepted)
+        Some(verdict.clone())
     }
 
-    fn close(&mut self, validator: Validator, document: RawDocumentBuf, accepted: bool) {
+    fn close(&mut self, validator: Validator, document: RawDocumentBuf, verdict: Result<bool>) {
         if self.verdicts.len() == MAX_VERDICTS {
-            self.verdicts.remove(0);
+            drop(self.verdicts.remove(0));
         }
-        self.verdicts.push((validator, document, accepted));
+        self.verdicts.push((validator, document, verdict));
         self.lost += 1;
     }
 }
@@ -51,32 +58,55 @@ impl Judging {
 impl Writer<'_> {
     /// Whether a document follows the rules. Fails if that takes long and is to be evaluated without the lock.
     pub(super) fn judge(&mut self, validator: &Validator, document: &RawDocument) -> Result<bool> {
-        if let Some(accepted) = self.judging.verdict(validator, document) {
-            return Ok(accepted);
+        if let Some(verdict) = self.judging.verdict(validator, document) {
+            return verdict;
         }
-        let compiler = || Validator::compiler(Some(self.now()), self.meter());
-        let may_leave = validator.is_costly
+        let matcher = self.rules(validator)?;
+        let accepts = || Ok(matcher.matches(DocumentRef::Raw(document))?);
+        let may_leave = validator.has_expressions()
             && self.waits
             && self.judging.lost < MAX_LOST_VERDICTS
             && !self.is_staging()
             && !self.is_replaying();
-        if !may_leave {
-            return validator.accepts(document, compiler);
+        let judged = match may_leave {
+            true => self.shortly(accepts),
+            false => accepts().map(Some),
+        };
+        if !matches!(judged, Ok(Some(_))) {
+            // Its meter may have ended.
+            self.judging.read = None;
         }
-        if let Some(accepted) = self.shortly(|| validator.accepts(document, compiler))? {
+        if let Some(accepted) = judged? {
             return Ok(accepted);
         }
         self.judging.open = Some((validator.clone(), document.to_owned()));
         Err(fail!(WRITE_CONFLICT, "the rules of the collection are evaluated while others write"))
     }
 
-    /// Evaluates the rules without the lock that held up the last change. False if none did.
+    /// The rules, read once for all documents of the command.
+    fn rules(&mut self, validator: &Validator) -> Result<Arc<Matcher>> {
+        if let Some((known, matcher)) = &self.judging.read
+            && known.is_same(validator)
+        {
+            return Ok(Arc::clone(matcher));
+        }
+        let matcher = validator.matcher(|| Validator::compiler(Some(self.now()), self.meter()))?;
+        self.judging.read = Some((validator.clone(), Arc::clone(&matcher)));
+        Ok(matcher)
+    }
+
+    /// Evaluates the rules without the lock that held up the last change. False if none did. What they fail with is for
+    /// the change that is tried again; only what ends the command is an error here.
     pub(crate) fn judge_aside(&mut self) -> Result<bool> {
         let Some((validator, document)) = self.judging.open.take() else { return Ok(false) };
         let (now, meters) = (self.now(), self.meters());
-        let accepted = self
-            .aside(|| validator.accepts(&document, || Validator::compiler(Some(now), meters())))?;
-        self.judging.close(validator, document, accepted);
+        let judge = || {
+            let matcher = validator.matcher(|| Validator::compiler(Some(now), meters()))?;
+            Ok(matcher.matches(DocumentRef::Raw(&document))?)
+        };
+        let verdict = self.aside(|| Ok(judge()))?;
+        self.check_interrupt()?;
+        self.judging.close(validator, document, verdict);
         Ok(true)
     }
 }

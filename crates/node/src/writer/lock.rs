@@ -49,6 +49,12 @@ pub(crate) struct Held<'n> {
 }
 
 impl Held<'_> {
+    /// How often the lock was taken.
+    #[cfg(test)]
+    pub(crate) fn times_taken(&self) -> u64 {
+        self.lock.taken.load(Ordering::SeqCst)
+    }
+
     /// Gives the lock back. Until [`take_again`](Self::take_again) the state must not be touched.
     pub(crate) fn let_go(&mut self) {
         self.guard = None;

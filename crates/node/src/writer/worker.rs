@@ -70,6 +70,18 @@ impl Writer<'_> {
         self.worker.as_ref().is_some_and(|Worker(interrupt)| interrupt.has_evaluated_for_long())
     }
 
+    /// Lets other writers go first if expressions were evaluated for long since the lock was taken. Asked between two
+    /// documents or statements, each of which may take long. Returns whether the lock was free: then nothing that was
+    /// looked up before need be as it was.
+    pub(crate) fn give_way_if_long(&mut self) -> Result<bool> {
+        if !self.has_evaluated_for_long() {
+            return Ok(false);
+        }
+        self.check_interrupt()?;
+        self.give_way()?;
+        Ok(true)
+    }
+
     /// Works without the lock, after what was deferred is committed. Afterwards the view is the newest,
     /// nothing that was looked up before need be as it was, and a retryable write knows what a
     /// repetition of it did meanwhile.
@@ -86,5 +98,53 @@ impl Writer<'_> {
         }
         self.look_for_repetition()?;
         done
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bson::{Document, doc};
+    use quorate_storage::ModelStore;
+
+    use super::*;
+    use crate::node::{Node, NodeOptions};
+    use crate::test_support::{now, run};
+
+    /// Documents and statements of a command. After two of them others should have had their turn.
+    const COUNT: i32 = 9;
+
+    #[test]
+    fn others_get_their_turn_between_documents_and_statements_that_evaluate() {
+        let node = Node::open(Arc::new(ModelStore::new()), NodeOptions::default(), now()).unwrap();
+        // Each sort asks whether to go on.
+        let sorted = doc! { "$sortArray": { "input": ["$$this", 1], "sortBy": 1 } };
+        let size = doc! { "$size": sorted };
+        let long = doc! {
+            "$reduce": { "input": { "$range": [0, 400] }, "initialValue": 0, "in": size },
+        };
+        let rules = doc! { "$expr": { "$eq": [&long, 2] } };
+        run(&node, doc! { "create": "c", "validator": &rules });
+        let each =
+            |statement: &dyn Fn(i32) -> Document| (0..COUNT).map(statement).collect::<Vec<_>>();
+        let pipeline = |field: &str| vec![doc! { "$set": { field: &long } }];
+        let update = |id| doc! { "q": { "_id": id }, "u": pipeline("x") };
+        let into = doc! { "into": "c", "whenMatched": pipeline("y") };
+        let delete = |id| doc! { "q": { "_id": id, "$expr": &rules["$expr"] }, "limit": 1 };
+        run(&node, doc! { "insert": "from", "documents": each(&|id| doc! { "_id": id }) });
+        let commands = [
+            doc! { "insert": "c", "documents": each(&|id| doc! { "_id": id }) },
+            doc! { "update": "c", "updates": each(&update) },
+            doc! { "aggregate": "from", "pipeline": [{ "$merge": into }], "cursor": {} },
+            doc! { "delete": "c", "deletes": each(&delete) },
+        ];
+        let taken = commands.map(|command| {
+            let before = node.write(now()).state.times_taken();
+            let reply = run(&node, command);
+            assert_eq!(reply.get_f64("ok").unwrap(), 1.0, "{reply}");
+            assert!(!reply.contains_key("writeErrors"), "{reply}");
+            node.write(now()).state.times_taken() - before
+        });
+        assert!(taken.iter().all(|times| *times > COUNT as u64 / 2), "{taken:?}");
+        assert_eq!(run(&node, doc! { "count": "c" }).get_i32("n").unwrap(), 0);
     }
 }

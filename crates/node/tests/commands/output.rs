@@ -82,9 +82,11 @@ fn merge_alters_no_id() {
     for when_matched in ["replace".into(), "merge".into(), pipeline(3)] {
         assert_eq!(member.code(merge("none", when_matched)), 66);
     }
+    // It stays the first field, too.
     let found = |n: i32| {
-        let count = doc! {"count": "target", "query": {"_id": 1, "k": 7, "n": n}};
-        assert_eq!(member.ok(count).get_i32("n").unwrap(), 1);
+        let found = member.find(doc! {"find": "target"});
+        let found: Vec<_> = found.into_iter().map(Vec::from_iter).collect();
+        assert_eq!(found, [Vec::from_iter(doc! {"_id": 1, "k": 7, "n": n})]);
     };
     member.ok(merge("_id", "replace".into()));
     found(1);
@@ -92,4 +94,61 @@ fn merge_alters_no_id() {
     found(2);
     member.ok(merge("_id", "merge".into()));
     found(1);
+}
+
+/// The manual, "$merge": `on` names fields by their paths.
+#[test]
+fn merge_finds_documents_by_a_dotted_path() {
+    let member = Member::new();
+    let index = doc! {"key": {"a.b": 1}, "name": "a.b_1", "unique": true};
+    member.ok(doc! {"createIndexes": "target", "indexes": [index]});
+    member.insert("target", vec![doc! {"_id": 1}, doc! {"_id": 2, "a": {"b": 7}}]);
+    let given = |id: i32, b: i32| doc! {"_id": id, "a": {"b": b}, "n": 5};
+    member.insert("c", vec![given(8, 7), given(9, 8)]);
+    let merge = |stages: Vec<Document>, matched: &str| {
+        let into = doc! {"into": "target", "on": "a.b", "whenMatched": matched};
+        let stages = [stages, vec![doc! {"$merge": into}]].concat();
+        doc! {"aggregate": "c", "pipeline": stages, "cursor": {}}
+    };
+    let without_id = vec![doc! {"$unset": "_id"}];
+    member.ok(merge(without_id.clone(), "merge"));
+    let mut found = member.find(doc! {"find": "target"});
+    let inserted = found.pop().unwrap();
+    assert!(inserted.get_object_id("_id").is_ok(), "{inserted}");
+    assert_eq!(inserted.get_document("a").unwrap(), &doc! {"b": 8});
+    assert_eq!(found, [doc! {"_id": 1}, doc! {"_id": 2, "a": {"b": 7}, "n": 5}]);
+    let refused = member.run(merge(without_id, "fail"));
+    assert_eq!(refused.get_i32("code").unwrap(), 11000, "{refused}");
+    assert_eq!(refused.get_document("keyValue").unwrap(), &doc! {"a.b": 7});
+}
+
+/// The manual, "$merge": the fields of `on` must have values other than null and arrays. An `_id` is made if there is none.
+#[test]
+fn merge_refuses_documents_without_a_value_to_find_others_by() {
+    let member = Member::new();
+    let index = doc! {"key": {"a.b": 1}, "name": "a.b_1", "unique": true};
+    member.ok(doc! {"createIndexes": "target", "indexes": [index]});
+    member.insert("target", vec![doc! {"_id": Bson::Null}]);
+    let merge = |on: &str| {
+        let stages = vec![doc! {"$unset": "_id"}, doc! {"$merge": {"into": "target", "on": on}}];
+        doc! {"aggregate": "c", "pipeline": stages, "cursor": {}}
+    };
+    for (given, code) in [
+        (doc! {"n": 1}, 51132),
+        (doc! {"a": {"b": Bson::Null}}, 51132),
+        (doc! {"a": {"b": Bson::Undefined}}, 51132),
+        (doc! {"a": [{"b": 1}]}, 51132),
+        (doc! {"a": {"b": [1]}}, 51185),
+    ] {
+        member.ok(doc! {"drop": "c"});
+        member.insert("c", vec![given.clone()]);
+        assert_eq!(member.code(merge("a.b")), code, "{given}");
+        assert_eq!(member.find(doc! {"find": "target"}), [doc! {"_id": Bson::Null}], "{given}");
+    }
+    let null = doc! {"aggregate": "target", "pipeline": [{"$merge": "target"}], "cursor": {}};
+    assert_eq!(member.code(null), 51132);
+    member.ok(merge("_id"));
+    let found = member.find(doc! {"find": "target"});
+    assert_eq!(found.len(), 2, "{found:?}");
+    assert!(found[1].get_object_id("_id").is_ok(), "{found:?}");
 }
