@@ -110,6 +110,9 @@ pub(crate) fn failed(error: &Error, uri: &str) -> Failure {
                 Some(ServerCode::UNAUTHORIZED) => {
                     "log in as a user who may, or have a role granted"
                 }
+                Some(ServerCode::NOT_WRITABLE_PRIMARY) => {
+                    "write to the primary: name the set with replicaSet=, without directConnection"
+                }
                 _ => "correct the command",
             };
             format!("{text}; the server was reached and said no: {step}")
