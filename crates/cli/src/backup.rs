@@ -14,7 +14,7 @@ use bson::{Timestamp, doc};
 use clap::Args;
 use quorate_change_events::TransactionPart;
 use quorate_client::{Client, ClientOptions, Error};
-use quorate_protocol::{Counted, OpTime, OpTimeAndWallTime, ReadPreference, ReadPreferenceMode};
+use quorate_protocol::{OpTime, OpTimeAndWallTime, ReadPreference, ReadPreferenceMode};
 use quorate_server::{Backup, BackupError, IncomingBackup};
 use serde_json::json;
 
@@ -115,6 +115,11 @@ async fn back_up(
     Ok(Outcome::Fine)
 }
 
+/// `1 entry`, `2 entries`.
+fn entries(count: usize) -> String {
+    format!("{count} {}", if count == 1 { "entry" } else { "entries" })
+}
+
 /// An entry as `--until` takes it.
 fn shown(entry: OpTimeAndWallTime) -> String {
     let timestamp = entry.op_time.timestamp;
@@ -151,6 +156,12 @@ async fn forward(
     screen: &mut Screen,
 ) -> Result<Outcome> {
     let began = Instant::now();
+    // Opening would make a directory of its own there.
+    let is_empty =
+        std::fs::read_dir(&arguments.directory).is_ok_and(|mut files| files.next().is_none());
+    refuse_if!(is_empty || !arguments.directory.exists() => problem,
+        "there is no backup in {}; give the directory of one, or take it without --forward",
+        arguments.directory.display());
     let mut backup = tokio::task::block_in_place(|| Backup::open(&arguments.directory))?;
     let from = backup.last();
     let applied = go_forward(arguments, client, &mut backup).await;
@@ -165,7 +176,7 @@ async fn forward(
             "elapsed_ms": took.as_secs_f64() * 1e3,
         },
         "{FINE}brought forward{FINE:#} {} by {}, up to entry {} of the oplog, in {}",
-        Foreign(&place), Counted(applied, "entry"), shown(last), Span(took))?;
+        Foreign(&place), entries(applied), shown(last), Span(took))?;
     Ok(Outcome::Fine)
 }
 

@@ -1,14 +1,20 @@
 //! The common part of all commands that talk to a deployment: reading the connection string, making
 //! a runtime, and telling why it did not work.
 
+use std::time::Duration;
+
 use quorate_client::{Client, ClientOptions, Error, ErrorKind, TlsOptions};
 use quorate_connection_string::{ConnectionString, Seeds};
 use quorate_protocol::{ErrorCode as ServerCode, ReadPreference, ServerAddress};
 use quorate_seed_list::{ResolveError, SeedListResolver};
+use quorate_server_discovery::{SelectionFailure, SelectionRequest};
 
-use crate::remedy::CHECK_LIMITS;
+use crate::remedy::{self, CHECK_LIMITS};
 use crate::screen::{Failure, Result};
 use crate::words::OneLine;
+
+/// `$changeStream` is asked of a server that belongs to no set.
+const NOT_ON_A_SET: ServerCode = ServerCode(40573);
 
 /// Reads a connection string.
 pub(crate) fn parse(text: &str) -> Result<ConnectionString> {
@@ -90,6 +96,22 @@ pub(crate) fn not_started(error: std::io::Error) -> Failure {
     problem!("cannot start: {error}; {CHECK_LIMITS}")
 }
 
+/// The set has no primary that takes an operation, after so much time.
+pub(crate) fn no_primary(client: &Client, waited: Duration, uri: &str) -> Failure {
+    let failure = SelectionFailure::new(
+        client.topology(),
+        &SelectionRequest::WRITE,
+        client.clock().now(),
+        waited,
+    );
+    problem!("{failure}; {} tells more", remedy::quorate("doctor", &shown(uri)))
+}
+
+/// The connection string without its password.
+fn shown(uri: &str) -> String {
+    ConnectionString::parse(uri).map(|uri| uri.to_string()).unwrap_or_default()
+}
+
 /// An operation failed.
 pub(crate) fn failed(error: &Error, uri: &str) -> Failure {
     // The text of these errors ends with a next step.
@@ -110,13 +132,19 @@ pub(crate) fn failed(error: &Error, uri: &str) -> Failure {
                 Some(ServerCode::UNAUTHORIZED) => {
                     "log in as a user who may, or have a role granted"
                 }
+                Some(ServerCode::NOT_WRITABLE_PRIMARY) => {
+                    "write to the primary: name the set with replicaSet=, without directConnection"
+                }
+                Some(NOT_ON_A_SET) => {
+                    "only replica sets tell changes; quorate up starts one, and serve --replset \
+                     makes a server a member of one"
+                }
                 _ => "correct the command",
             };
             format!("{text}; the server was reached and said no: {step}")
         }
         false => {
-            let shown = ConnectionString::parse(uri).map(|uri| uri.to_string()).unwrap_or_default();
-            format!("{text}; quorate doctor '{shown}' tells more")
+            format!("{text}; quorate doctor '{}' tells more", shown(uri))
         }
     })
 }

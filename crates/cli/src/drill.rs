@@ -30,8 +30,7 @@ use quorate_client::{Client, ClientOptions, WriteConcern};
 use quorate_connection_string::{ConnectionString, WriteAcknowledgement};
 use quorate_protocol::ServerAddress;
 use quorate_server_discovery::{
-    DiscoveryOptions, SelectionFailure, SelectionRequest, ServerDescription, ServerType,
-    TopologyDescription,
+    DiscoveryOptions, ServerDescription, ServerType, TopologyDescription,
 };
 use serde_json::json;
 use tokio::time::{Instant, timeout_at};
@@ -229,21 +228,13 @@ async fn find_primary(
             found.map_err(|error| connect::failed(&error, plan.uri))?;
         }
         None => {
-            let failure = SelectionFailure::new(
-                client.topology(),
-                &SelectionRequest::WRITE,
-                client.clock().now(),
-                within,
-            );
-            return Err(problem!(
-                "{failure}; {} tells more",
-                remedy::quorate("doctor", &uri.to_string())
-            ));
+            return Err(connect::no_primary(client, within, plan.uri));
         }
     }
     let topology = client.topology();
+    let what = if plan.to.is_some() { "switchover" } else { "drill" };
     refuse_if!(!topology.topology_type().is_replica_set() => misuse,
-        "a drill needs a replica set, and this is {}; give the connection string of a set, \
+        "a {what} needs a replica set, and this is {}; give the connection string of a set, \
          with replicaSet= and without directConnection", topology.topology_type());
     topology.primary().cloned().ok_or_else(|| {
         problem!(
@@ -299,16 +290,7 @@ async fn measure(
     progress: &mut Progress,
     screen: &mut Screen,
 ) -> Result<(Timeline, Option<Forecast>)> {
-    progress.stage("warming up");
-    let warm = progress.follow(WARM_UP_WITHIN, writer.acknowledged(WARM_UP_WRITES)).await;
-    if warm.is_none() {
-        let reason = writer.last_error().unwrap_or_else(|| "no write came back".to_owned());
-        return Err(problem!(
-            "the set acknowledges no majority writes, and nothing was broken yet: {reason}; {} \
-             tells more",
-            remedy::quorate("doctor", &uri.to_string())
-        ));
-    }
+    warm_up(plan, uri, writer, progress).await?;
     progress.stage("waiting for every member");
     let _ = progress.follow(WHOLE_WITHIN, whole(client)).await;
     progress.stage("making a forecast");
@@ -357,6 +339,34 @@ async fn measure(
         let _ = timeout_at(deadline, writer.acknowledged(enough)).await;
     }
     Ok((timeline, forecast))
+}
+
+/// Waits for the first writes, before anything is broken. Fails if none is acknowledged, at once if this client
+/// may not write.
+async fn warm_up(
+    plan: &Plan<'_>,
+    uri: &ConnectionString,
+    writer: &Writer,
+    progress: &mut Progress,
+) -> Result<()> {
+    progress.stage("warming up");
+    let acknowledged = async {
+        tokio::select! {
+            () = writer.acknowledged(WARM_UP_WRITES) => Ok(()),
+            refusal = writer.refused() => Err(connect::failed(&refusal, plan.uri)),
+        }
+    };
+    match progress.follow(WARM_UP_WITHIN, acknowledged).await {
+        Some(warm) => warm,
+        None => {
+            let reason = writer.last_error().unwrap_or_else(|| "no write came back".to_owned());
+            Err(problem!(
+                "the set acknowledges no majority writes, and nothing was broken yet: {reason}; {} \
+                 tells more",
+                remedy::quorate("doctor", &uri.to_string())
+            ))
+        }
+    }
 }
 
 /// Returns when the client knows what every member is, and each leads, follows or votes.

@@ -21,6 +21,9 @@ use crate::transfer::csv::{self, Records};
 use crate::transfer::tally::{Counting, Tally};
 use crate::words::{Foreign, Span};
 
+/// The mark that editors of some systems write before UTF-8.
+const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
+
 /// `quorate import`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -105,10 +108,12 @@ pub(crate) fn run(arguments: &ImportArguments, screen: &mut Screen) -> Result<Ou
     ));
     let Some(first) = filled.first_conflict else { return Ok(Outcome::Fine) };
     screen.talk_unless_json(format_args!(
-        "{PROBLEM}problem:{PROBLEM:#} {} differ from those that are there (the first has _id {}) and \
-         were left alone; import into another collection and compare, or replace all with --drop",
+        "{PROBLEM}problem:{PROBLEM:#} {} differ{} from what is there (the first has _id {}) and {} left \
+         alone; import into another collection and compare, or replace all with --drop",
         Counted(filled.conflicts, "document"),
-        Foreign(first)
+        if filled.conflicts == 1 { "s" } else { "" },
+        Foreign(first),
+        if filled.conflicts == 1 { "was" } else { "were" }
     ));
     Ok(Outcome::ProblemFound)
 }
@@ -139,6 +144,9 @@ async fn read_json(mut source: Box<dyn BufRead>, filling: &mut Filling) -> Resul
         let read = source.read_until(b'\n', &mut line);
         if read.map_err(|error| wrong(format!("the file cannot be read: {error}")))? == 0 {
             return Ok(());
+        }
+        if lines == 0 && line.starts_with(BYTE_ORDER_MARK) {
+            line.drain(..BYTE_ORDER_MARK.len());
         }
         if !line.trim_ascii().is_empty() {
             let text = std::str::from_utf8(&line).ok();

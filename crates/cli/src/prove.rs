@@ -27,7 +27,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use quorate_checker::{History, Verdict};
-use quorate_client::{Client, ClientOptions, WriteConcern};
+use quorate_client::{Client, ClientOptions, ErrorKind, WriteConcern};
 use quorate_connection_string::WriteAcknowledgement;
 use quorate_protocol::ReadPreference;
 use serde_json::json;
@@ -83,7 +83,13 @@ async fn prove(
     screen: &mut Screen,
 ) -> Result<Outcome> {
     let answered = client.run_command("admin", &bson::rawdoc! { "ping": 1 }).await;
-    answered.map_err(|error| connect::failed(&error, uri))?;
+    answered.map_err(|error| match error.kind() {
+        // That the time is over does not say why.
+        ErrorKind::Timeout(waited) if !client.topology().has_writable_server() => {
+            connect::no_primary(client, *waited, uri)
+        }
+        _ => connect::failed(&error, uri),
+    })?;
     let allowed = allowed(arguments, client, screen)?;
     let seed = arguments.seed.unwrap_or_else(|| clock::now().as_nanos());
     let directory =
@@ -227,10 +233,19 @@ fn check_file(file: &Path, arguments: &ProveArguments, screen: &mut Screen) -> R
     let text = fs::read_to_string(file)
         .map_err(|error| misuse!("cannot read {}: {error}; name a history file", file.display()))?;
     let history = History::from_lines(&text).map_err(|error| Failure::Misuse(error.to_string()))?;
-    let verdict = workload.check(&history);
+    let mut verdict = workload.check(&history);
+    if verdict.operations == 0 && verdict.is_valid() {
+        verdict.undecided = Some(format!(
+            "the history has no operation of {}; give the --workload that it is of",
+            workload.name()
+        ));
+    }
     screen.event(
         "verdict",
-        json!({ "valid": verdict.is_valid(), "operations": history.operations().len() }),
+        json!({
+            "valid": verdict.is_valid(), "operations": history.operations().len(),
+            "undecided": verdict.undecided,
+        }),
     )?;
     screen.line(verdict.to_string().trim_end())?;
     Ok(if verdict.is_valid() { Outcome::Fine } else { Outcome::ProblemFound })

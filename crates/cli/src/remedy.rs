@@ -6,6 +6,7 @@
 //! examined, without its password. Names that only the reader knows are written in capitals.
 
 use std::fmt::Display;
+use std::path::Path;
 
 pub(crate) use quorate_protocol::remedy::{
     CHECK_LIMITS, initiate_script as initiate, reconnect, script_string as quoted,
@@ -173,6 +174,16 @@ pub(crate) fn hosts_line(ip: &str, host: &str) -> String {
 /// A command of our own on this deployment.
 pub(crate) fn quorate(command: &str, uri: &str) -> String {
     format!("quorate {command} {}", shell_quoted(uri))
+}
+
+/// Stops the set that has its data here.
+pub(crate) fn stop_set(data: &Path) -> String {
+    let path = data.display().to_string();
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+,:@%".contains(c);
+    match path.chars().all(is_plain) {
+        true => format!("quorate down --data {path}"),
+        false => format!("quorate down --data {}", shell_quoted(&path)),
+    }
 }
 
 /// A word of the shell.

@@ -168,6 +168,8 @@ impl Done {
 
 impl Work<'_> {
     async fn directory(&self, dump: Dump, screen: &mut Screen) -> Result<Outcome> {
+        refuse_if!(dump.oplog.is_none() && self.arguments.oplog_limit.is_some() => problem,
+            "the dump has no oplog.bson, so that --oplog-limit limits nothing; leave it out, or dump with --oplog");
         let pieces: Vec<Piece> =
             dump.pieces.into_iter().filter(|piece| self.is_wanted(&piece.place)).collect();
         for path in pieces.iter().filter_map(|piece| piece.documents.as_ref()).chain(&dump.oplog) {
@@ -208,6 +210,9 @@ impl Work<'_> {
         let took = self.began.elapsed();
         let Done { collections, filled, conflicts } = done;
         let collections = collections + views.len();
+        refuse_if!(collections == 0 && changes == 0 && !self.selection.is_everything() => problem,
+            "the dump has nothing named {}, and nothing was restored; correct --only",
+            Foreign(self.arguments.only.join(" or ")));
         screen.event(
             "restored",
             json!({

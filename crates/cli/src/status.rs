@@ -52,9 +52,8 @@ pub(crate) fn run(arguments: &StatusArguments, screen: &mut Screen) -> Result<Ou
     let uri = connect::parse(&arguments.uri)?;
     let survey = connect::runtime()?.block_on(Survey::take(uri))?;
     let rows: Vec<Row> = survey.members().into_iter().map(|host| row(&survey, host)).collect();
-    let writes = survey.seen.topology.has_writable_server()
-        && survey.login_finding().is_none()
-        && !survey.is_locked();
+    let writes =
+        survey.seen.takes_writes() && survey.login_finding().is_none() && !survey.is_locked();
     let is_well = writes && rows.iter().all(|row| row.is_well);
     screen.event("status", to_json(&survey, &rows, is_well, writes))?;
     if !screen.is_json() {
@@ -84,6 +83,11 @@ fn row(survey: &Survey, host: ServerAddress) -> Row {
             || kind.is_some_and(|kind| kind.is_data_bearing());
     let lag = seen.lags().into_iter().find(|(address, _)| *address == host);
     let settled = told.is_none_or(|told| told.is_up || told.is_self);
+    let message = told.and_then(|told| told.message.clone());
+    let message = match settled || answer.is_none() {
+        true => message.filter(|_| !serves),
+        false => Some(unheard(message.as_deref())),
+    };
     Row {
         is_well: serves && answer.is_some() && settled,
         answers: answer.is_some(),
@@ -93,9 +97,15 @@ fn row(survey: &Survey, host: ServerAddress) -> Row {
         priority: settings.map(|settings| settings.priority),
         sync_source: told.and_then(|told| told.sync_source.clone()),
         round_trip: answer.map(|answer| answer.round_trip),
-        message: told.and_then(|told| told.message.clone()).filter(|_| !serves),
+        message,
         host,
     }
+}
+
+/// Why a member that answers here is not well: the member that was asked about the set does not hear it.
+fn unheard(message: Option<&str>) -> String {
+    let told = message.map(|message| format!(": {message}")).unwrap_or_default();
+    format!("it answers here, but another member does not hear it{told}")
 }
 
 /// The first line: what this is, who leads, and whether a majority is up.
@@ -120,7 +130,7 @@ fn headline(survey: &Survey) -> String {
             }
             _ => format!("{name}: {}", explain::sentence(election)),
         },
-        None if topology.has_writable_server() => format!("{name}: writes find a server"),
+        None if survey.seen.takes_writes() => format!("{name}: writes find a server"),
         None => format!("{name}: writes find no server"),
     }
 }

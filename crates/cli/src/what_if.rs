@@ -12,9 +12,10 @@ use std::time::Duration;
 
 use clap::Args;
 use quorate_protocol::{
-    MemberConfig, MemberId, MemberState, OpTime, ReplicaSetConfig, ServerAddress, Term,
+    Counted, MemberConfig, MemberId, MemberState, OpTime, ReplicaSetConfig, ServerAddress, Term,
 };
 use quorate_replication::{Allowances, Proposal, ReconfigError, check_reconfig, config_warnings};
+use quorate_server_discovery::ServerType;
 use quorate_wire::replica_set::parse_config;
 use serde_json::{Value, json};
 
@@ -84,7 +85,7 @@ pub(crate) fn run(arguments: &WhatIfArguments, screen: &mut Screen) -> Result<Ou
     let known = |member: &&ServerAddress| situation.config.member_at(member).is_some();
     if let Some(stranger) = arguments.down.iter().find(|member| !known(member)) {
         let members = listed(situation.config.members.iter().map(|member| &member.host));
-        return Err(misuse!("{stranger} is no member of this set; its members are {members}"));
+        return Err(misuse!("{stranger} is no member of this set; choose among {members}"));
     }
     let mut goes_on = true;
     for (fate, title) in fates(&survey, &situation, &arguments.down) {
@@ -156,6 +157,14 @@ fn fates(
 fn lift(survey: &Survey) -> Result<Situation> {
     let doctor = survey.seen.quorate("doctor");
     let unknown = |what: &str| problem!("the set does not tell {what}; {doctor} says why");
+    let alone = survey.seen.answers().map(|(_, answer)| ServerType::from_reply(&answer.reply));
+    if let Some(kind) =
+        alone.into_iter().find(|kind| matches!(kind, ServerType::Standalone | ServerType::Mongos))
+    {
+        return Err(misuse!(
+            "a forecast needs a replica set, and this is {kind}; give the connection string of a set"
+        ));
+    }
     let inside = survey.inside().ok_or_else(|| unknown("anything about itself"))?;
     let document = inside.config.as_ref().ok_or_else(|| unknown("its configuration"))?;
     let config = parse_config(document).map_err(|error| {
@@ -342,7 +351,10 @@ fn tell_write_concerns(
         1 => "  w: 1 completes, more does not".to_owned(),
         most => format!("  w: 1 to {most} complete, more does not"),
     })?;
-    let told = format!("{left_voters} of the {needed} data members that a majority needs are left");
+    let told = format!(
+        "a majority needs {}, and {left_voters} would be left",
+        Counted(needed, "data member")
+    );
     screen.line(match completes {
         true => format!("  w: \"majority\" completes: {told}"),
         false => format!("  {PROBLEM}w: \"majority\" does not complete{PROBLEM:#}: {told}"),

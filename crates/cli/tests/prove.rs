@@ -152,6 +152,12 @@ fn an_anomaly_ends_in_code_1_and_is_told_in_sentences() {
     let judged = quorate(&["prove", "--check", file, "--workload", "set"]);
     assert_eq!(judged.status.code(), Some(1));
     assert!(text(&judged.stdout).contains("lost-write"), "{}", text(&judged.stdout));
+    // A history without a single operation of the workload proves nothing.
+    let other = quorate(&["prove", "--check", file, "--workload", "registers", "--json"]);
+    assert_eq!(other.status.code(), Some(1), "{}", text(&other.stdout));
+    let told = &events(&other)[0];
+    assert_eq!(told["valid"], false, "{told}");
+    assert!(told["undecided"].as_str().unwrap().contains("no operation of registers"), "{told}");
     let unnamed = quorate(&["prove", "--check", file]);
     assert_eq!(unnamed.status.code(), Some(2));
     assert!(text(&unnamed.stderr).contains("--workload"), "{}", text(&unnamed.stderr));
@@ -160,4 +166,15 @@ fn an_anomaly_ends_in_code_1_and_is_told_in_sentences() {
     let half = quorate(&["prove", "--check", half.to_str().unwrap(), "--workload", "set"]);
     assert_eq!(half.status.code(), Some(2));
     assert!(text(&half.stderr).contains("line 1"), "{}", text(&half.stderr));
+}
+
+/// The time that is over is not the cause; what each server did is.
+#[test]
+fn a_proof_on_nothing_says_so() {
+    let uri = "mongodb://127.0.0.1:1/?replicaSet=rs0";
+    let output = quorate(&["prove", uri]);
+    assert_eq!(output.status.code(), Some(1));
+    let told = text(&output.stderr);
+    assert!(told.contains("127.0.0.1:1 Unknown") && told.contains("refused"), "{told}");
+    assert!(told.contains("quorate doctor"), "{told}");
 }

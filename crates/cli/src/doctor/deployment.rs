@@ -4,6 +4,7 @@
 
 use std::time::Duration;
 
+use quorate_connection_string::WriteAcknowledgement;
 use quorate_protocol::{Counted, HelloReply, ReadPreferenceMode, ServerAddress};
 use quorate_server_discovery::{
     RemovalReason, SelectionFailure, SelectionRequest, ServerType, TopologyType, Verdict,
@@ -333,11 +334,13 @@ fn arbiters(seen: &Examination, members: &Members<'_>) -> Vec<Finding> {
     let (data, told_data) = (members.data.len(), Counted(members.data.len(), "data member"));
     let mut findings = Vec::new();
     if answering < majority {
+        let answer = if answering == 1 { "answers" } else { "answer" };
+        let waits = seen.uri.options().w == Some(WriteAcknowledgement::Majority);
         findings.push(
             Finding::problem(
                 "majority_without_data",
                 format!(
-                    "majority needs {majority} data members, {answering} answers here: w: \
+                    "majority needs {majority} data members, {answering} {answer} here: w: \
                      \"majority\" cannot complete"
                 ),
             )
@@ -347,7 +350,8 @@ fn arbiters(seen: &Examination, members: &Members<'_>) -> Vec<Finding> {
                 Counted(count, "arbiter")
             ))
             .fix("start the missing data member")
-            .fix("until then, w=1 is acknowledged, and may be rolled back"),
+            .fix("until then, w=1 is acknowledged, and may be rolled back")
+            .stopping(if waits { Stops::Writes } else { Stops::Nothing }),
         );
     } else if data.saturating_sub(1) < majority {
         findings.push(

@@ -11,7 +11,7 @@ use quorate_connection_string::ConnectionString;
 use quorate_protocol::{MemberState, ServerAddress};
 use quorate_server_discovery::{
     CheckFailure, CheckFailureKind, CheckId, DiscoveryOptions, Input, MonitorCommand, OptionsError,
-    Output, ServerDescription, ServerType, Topology, TopologyDescription, TopologyId,
+    Output, ServerDescription, ServerType, Topology, TopologyDescription, TopologyId, TopologyType,
 };
 
 use super::probe::{Answer, HelloFault, PortFault, Prober, ServerProbe};
@@ -52,6 +52,23 @@ impl Examination {
             ServerType::RsArbiter => Some(MemberState::Arbiter),
             _ => None,
         }
+    }
+
+    /// Whether a write finds a server that takes it. A direct connection sends writes to its one server, whatever
+    /// that is.
+    pub(crate) fn takes_writes(&self) -> bool {
+        let refuses = |server: &Arc<ServerDescription>| {
+            matches!(
+                server.server_type(),
+                ServerType::RsSecondary
+                    | ServerType::RsArbiter
+                    | ServerType::RsOther
+                    | ServerType::RsGhost
+            )
+        };
+        let is_direct = self.topology.topology_type() == TopologyType::Single;
+        self.topology.has_writable_server()
+            && !(is_direct && self.topology.servers().iter().any(refuses))
     }
 
     /// `mongosh` with this script on the deployment that was examined.

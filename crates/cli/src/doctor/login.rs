@@ -192,6 +192,9 @@ fn login_needed(error: &CommandError, had_login: bool, seen: &Examination) -> Op
 /// The same connection string with a place for the login.
 fn with_login(uri: &str) -> String {
     let (scheme, rest) = uri.split_once("://").unwrap_or(("mongodb", uri));
+    if rest.to_ascii_lowercase().contains("authsource=") {
+        return format!("{scheme}://USER:PASSWORD@{rest}");
+    }
     let joint = match (rest.contains('?'), rest.contains('/')) {
         (true, _) => "&",
         (false, true) => "?",

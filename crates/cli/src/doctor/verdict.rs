@@ -37,7 +37,7 @@ impl Answers {
             compatible && found.is_ok_and(|servers| !servers.is_empty())
         };
         Self {
-            writes: compatible && seen.topology.has_writable_server(),
+            writes: compatible && seen.takes_writes(),
             reads: finds(&wanted),
             secondary_reads: finds(&ReadPreference::new(ReadPreferenceMode::SecondaryPreferred)),
         }

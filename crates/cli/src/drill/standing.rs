@@ -59,6 +59,8 @@ pub(super) fn others(
         .filter(|server| server.server_type() == ServerType::RsSecondary)
         .map(|server| server.address().clone())
         .collect();
+    refuse_if!(secondaries.is_empty() => problem,
+        "{to} cannot lead now: no member is a secondary; quorate doctor URI tells what is wrong with each");
     refuse_if!(!secondaries.contains(to) => misuse,
         "{to} is no secondary of this set, so that it cannot lead; choose among {}",
         listed(&secondaries));

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bson::rawdoc;
-use quorate_client::Collection;
-use quorate_protocol::{Lock, MonotonicTime};
+use quorate_client::{Collection, Error};
+use quorate_protocol::{ErrorCode, Lock, MonotonicTime};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
@@ -90,6 +90,7 @@ impl Written {
 pub(super) struct Writer {
     written: Arc<Lock<Written>>,
     count: watch::Receiver<usize>,
+    refusal: watch::Receiver<Option<Arc<Error>>>,
     stop: watch::Sender<bool>,
     task: JoinHandle<()>,
 }
@@ -99,8 +100,24 @@ impl Writer {
         let written = Arc::new(Lock::new(Written::default()));
         let (counted, count) = watch::channel(0);
         let (stop, stopped) = watch::channel(false);
-        let task = tokio::spawn(write(collection, Arc::clone(&written), counted, stopped));
-        Self { written, count, stop, task }
+        let (refused, refusal) = watch::channel(None);
+        let writing = write(collection, Arc::clone(&written), counted, stopped);
+        let task = tokio::spawn(async move {
+            if let Err(error) = writing.await {
+                refused.send_replace(Some(Arc::new(error)));
+            }
+        });
+        Self { written, count, refusal, stop, task }
+    }
+
+    /// The refusal that ended the writer: this client may not write.
+    pub(super) async fn refused(&self) -> Arc<Error> {
+        let mut refusal = self.refusal.clone();
+        let refused = refusal.wait_for(Option::is_some).await.ok().and_then(|error| error.clone());
+        match refused {
+            Some(error) => error,
+            None => std::future::pending().await,
+        }
     }
 
     /// Returns when so many writes are acknowledged.
@@ -156,15 +173,16 @@ impl Drop for Writer {
     }
 }
 
+/// Writes until it is stopped. Fails if the first write is refused for want of a login or a role.
 async fn write(
     collection: Collection,
     written: Arc<Lock<Written>>,
     counted: watch::Sender<usize>,
     stopped: watch::Receiver<bool>,
-) {
+) -> Result<(), Error> {
     for id in 0..MAX_WRITES {
         if *stopped.borrow() {
-            return;
+            return Ok(());
         }
         let began = clock::now();
         let outcome = collection.insert_one(rawdoc! { "_id": id }).await;
@@ -179,6 +197,9 @@ async fn write(
                 counted.send_replace(count);
                 sleep(PAUSE).await;
             }
+            Err(error) if id == 0 && error.code() == Some(ErrorCode::UNAUTHORIZED.0) => {
+                return Err(error);
+            }
             Err(error) => {
                 {
                     let mut written = written.lock();
@@ -189,6 +210,7 @@ async fn write(
             }
         }
     }
+    Ok(())
 }
 
 #[cfg(test)]

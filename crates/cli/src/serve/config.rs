@@ -105,7 +105,9 @@ fn is_among(name: &str, given: &[OsString]) -> bool {
 /// The options that a file stands for.
 fn options_of(text: &str, place_given: bool) -> Result<Vec<String>, String> {
     let table: Table = text.parse().map_err(|error: toml::de::Error| {
-        format!("it is no TOML: {}; see --print-config", error.message())
+        let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
+        let line = before.matches('\n').count() + 1;
+        format!("it is no TOML in line {line}: {}; see --print-config", error.message())
     })?;
     let mut options = Vec::new();
     for (key, value) in &table {
@@ -191,6 +193,8 @@ mod tests {
         let error = read("port = 70000", &[]).unwrap_err();
         assert!(error.contains("port") && error.contains("70000"), "{error}");
         assert!(read("port = [1]", &[]).is_err() && read("json = true", &[]).is_err());
-        assert!(read("port =", &[]).unwrap_err().contains("no TOML"));
+        assert!(read("port =", &[]).unwrap_err().contains("no TOML in line 1"));
+        let twice = read("port = 1\n\nport = 2\n", &[]).unwrap_err();
+        assert!(twice.contains("line 3: duplicate key"), "{twice}");
     }
 }

@@ -16,6 +16,7 @@ use serde_json::Value;
 
 use super::{READY_WITHIN, running, tell_member, tell_ready, tell_taken};
 use crate::arguments::UpArguments;
+use crate::remedy;
 use crate::screen::{Failure, Outcome, Result, Screen};
 
 /// How often the log is read.
@@ -60,10 +61,11 @@ fn wait(
     let mut lines = BufReader::new(File::open(log)?);
     let deadline = Instant::now() + READY_WITHIN + PATIENCE;
     let mut line = String::new();
+    let mut reasons = Vec::new();
     loop {
         // A line that is not whole yet stays in the buffer until it is.
         if lines.read_line(&mut line)? > 0 && line.ends_with('\n') {
-            if let Some(uri) = repeat(&line, screen)? {
+            if let Some(uri) = repeat(&line, &mut reasons, screen)? {
                 return told(keeper.id(), arguments, &uri, log, screen);
             }
             line.clear();
@@ -79,10 +81,13 @@ fn wait(
     }
 }
 
-/// Says again what the keeper said. The connection string if the set is ready.
-fn repeat(line: &str, screen: &mut Screen) -> Result<Option<String>> {
-    // A line that is no event is an error of a member; its keeper reports everything else.
-    let event: Value = serde_json::from_str(line).unwrap_or_default();
+/// Says again what the keeper said. The connection string if the set is ready. Lines that are no events are kept
+/// in `reasons` until the keeper fails.
+fn repeat(line: &str, reasons: &mut Vec<String>, screen: &mut Screen) -> Result<Option<String>> {
+    let Ok(event) = serde_json::from_str::<Value>(line) else {
+        reasons.push(line.trim_end().to_owned());
+        return Ok(None);
+    };
     let text = |name: &str| event[name].as_str().unwrap_or_default();
     match text("event") {
         "member" => {
@@ -96,7 +101,15 @@ fn repeat(line: &str, screen: &mut Screen) -> Result<Option<String>> {
             tell_ready(text("uri"), elapsed_ms, false, screen)?;
             return Ok(Some(text("uri").to_owned()));
         }
-        "error" => return Err(Failure::Problem(text("message").to_owned())),
+        "error" => {
+            let message = text("message").to_owned();
+            // The keeper writes its own failure twice: as talk, and as this event.
+            let own = format!("error: {message}");
+            for reason in reasons.iter().filter(|reason| !own.contains(reason.as_str())) {
+                screen.talk(reason);
+            }
+            return Err(Failure::Problem(message));
+        }
         _ => {}
     }
     Ok(None)
@@ -110,7 +123,7 @@ fn told(
     screen: &mut Screen,
 ) -> Result<Outcome> {
     let stop = match &arguments.data {
-        Some(data) => format!("quorate down --data {}", data.display()),
+        Some(data) => remedy::stop_set(data),
         // Another set may have the same name; none has the same port.
         None => match running::first_port(uri) {
             Some(port) => format!("quorate down --port {port}"),

@@ -12,6 +12,7 @@ use super::access::{Access, write_secret};
 use super::detach;
 use super::running::RunningSet;
 use crate::arguments::UpArguments;
+use crate::remedy;
 use crate::screen::{Failure, Result, Screen};
 use crate::words::{Foreign, listed};
 
@@ -200,12 +201,11 @@ fn check_unused(directory: &Path) -> Result<()> {
     match running {
         None => Ok(()),
         Some(set) => Err(problem!(
-            "{} is in use: its set {} runs already, at {}; use that one, or stop it with: quorate \
-             down --data {}",
+            "{} is in use: its set {} runs already, at {}; use that one, or stop it with: {}",
             directory.display(),
             set.name,
             listed(set.hosts()),
-            directory.display()
+            remedy::stop_set(directory)
         )),
     }
 }

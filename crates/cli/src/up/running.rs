@@ -22,6 +22,9 @@ const VERSION: u64 = 1;
 /// How the name of the socket of a set ends, which is otherwise that of its file.
 const CONTROL: &str = "sock";
 
+/// How much of the name of a set the names of its files have. Its first port tells sets apart.
+const NAME_LENGTH: usize = 24;
+
 /// How many files are read.
 pub(super) const MAX_FILES: usize = 1000;
 
@@ -114,7 +117,7 @@ impl RunningSet {
     /// The command that stops this set and no other.
     pub(crate) fn stop_command(&self) -> String {
         match (&self.data, self.port()) {
-            (Some(data), _) => format!("quorate down --data {}", data.display()),
+            (Some(data), _) => remedy::stop_set(data),
             (None, Some(port)) => format!("quorate down --port {port}"),
             (None, None) => format!("quorate down --name {}", self.name),
         }
@@ -145,7 +148,8 @@ impl RunningSet {
             'a'..='z' | 'A'..='Z' | '0'..='9' | '-' | '_' => character,
             _ => '_',
         };
-        let name: String = self.name.chars().map(safe).collect();
+        // A longer name would be no name of a file, and the path of a socket is shorter still.
+        let name: String = self.name.chars().take(NAME_LENGTH).map(safe).collect();
         let first = self.members.first().and_then(|member| member.host.rsplit(':').next());
         directory.join(format!("{name}-{}.json", first.unwrap_or_default()))
     }
@@ -278,6 +282,8 @@ mod tests {
         );
         assert_eq!(first_port(&set.uri), Some(1));
         assert_eq!(set.stop_command(), "quorate down --data /data");
+        let spaced = RunningSet { data: Some("/my data".into()), ..set.clone() };
+        assert_eq!(spaced.stop_command(), "quorate down --data '/my data'");
         set.data = None;
         assert_eq!(set.stop_command(), "quorate down --port 27017");
     }

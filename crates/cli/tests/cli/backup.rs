@@ -150,6 +150,20 @@ fn a_backup_is_of_one_moment_and_goes_forward_to_any_later_one() {
 }
 
 /// Either side is killed at any moment: there is a whole backup, or none.
+/// A name that was mistyped is told, and no directory is made of it.
+#[test]
+fn a_backup_that_is_not_there_does_not_go_forward() {
+    let directory = tempfile::tempdir().unwrap();
+    let empty = directory.path().to_owned();
+    for place in [directory.path().join("mondya"), empty.clone()] {
+        let place = place.to_str().unwrap();
+        let forward = quorate(&["backup", "--forward", "mongodb://127.0.0.1:1", place]);
+        assert_eq!(forward.code(), 1);
+        assert!(forward.stderr().contains("there is no backup in"), "{}", forward.stderr());
+        assert_eq!(std::fs::read_dir(&empty).unwrap().count(), 0, "nothing is made");
+    }
+}
+
 #[test]
 fn a_backup_that_is_killed_is_not_there() {
     let directory = tempfile::tempdir().unwrap();

@@ -307,6 +307,10 @@ async fn a_member_that_its_peers_do_not_hear() {
     set.0[0].set_reply("replSetGetStatus", status);
     let (codes, said, code) = findings(&format!("mongodb://{}/?replicaSet=rs0", all[0]));
     assert_eq!((codes, code), (vec!["unheard_by_peers".to_owned()], 0), "{said}");
+    // Monitors get the reason of their exit code as well.
+    let table = quorate(&["status", &format!("mongodb://{}/?replicaSet=rs0", all[0])]);
+    assert_eq!(table.code(), 1, "{}", table.stdout());
+    assert!(table.stdout().contains("another member does not hear it"), "{}", table.stdout());
 }
 
 /// A server of our own, locked as a backup tool locks it: writes wait and no error says so.

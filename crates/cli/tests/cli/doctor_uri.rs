@@ -387,6 +387,22 @@ async fn direct_connections() {
     let words = format!("{b} is RSSecondary, so writes fail; the primary is {a}");
     assert!(said.contains(&words), "{said}");
     assert!(said.contains(&format!("mongodb://{a},{b}/?replicaSet=rs0")), "{said}");
+    // Every command that judges a deployment says the same of it.
+    let direct = format!("mongodb://{b}/?directConnection=true");
+    let verdict = quorate(&["doctor", "--json", &direct]).events().remove(0);
+    assert_eq!((&verdict["reads"], &verdict["writes"]), (&true.into(), &false.into()), "{verdict}");
+    assert_eq!(verdict["works"], "reads work, writes do not");
+    let status = quorate(&["status", "--json", &direct]).events().remove(0);
+    assert_eq!(status["writes"], false, "{status}");
+    let refusal = rawdoc! { "ok": 0, "code": 10107, "errmsg": "not primary" };
+    set.0[1].set_reply("insert", refusal);
+    let written = quorate(&["run", &direct, "{insert: 'c', documents: [{}]}"]);
+    assert_eq!(written.code(), 1);
+    assert!(
+        written.stderr().contains("write to the primary: name the set"),
+        "{}",
+        written.stderr()
+    );
     let (codes, _, code) = findings(&format!("mongodb://{a}/?directConnection=true"));
     assert_eq!((codes, code), (vec!["direct_to_primary".to_owned()], 0));
 }
@@ -444,6 +460,12 @@ async fn arbiters_are_traps() {
     let (codes, said, code) = findings(&uri);
     assert_eq!((codes, code), (vec!["refused".to_owned(), "majority_without_data".to_owned()], 1));
     assert!(said.contains("majority needs 2 data members, 1 answers here"), "{said}");
+    // Whether writes work depends on what they wait for.
+    let writes = |uri: &str| {
+        let verdict = quorate(&["doctor", "--json", uri]).events().remove(0);
+        verdict["writes"].as_bool().unwrap()
+    };
+    assert!(writes(&uri) && !writes(&format!("{uri}&w=majority")));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]

@@ -158,6 +158,9 @@ fn a_set_that_cannot_start_in_the_background_says_why() {
     let up = run.quorate(&["up", "--detach", "--members", "1", "--port", "0", "--data", data]);
     assert_eq!(up.code(), 1);
     assert!(up.stderr().contains("did not start"), "{}", up.stderr());
+    // The reason is the member's own, and what the keeper says comes once.
+    assert!(up.stderr().contains("cannot open the data: cannot use"), "{}", up.stderr());
+    assert_eq!(up.stderr().matches("did not start").count(), 1, "{}", up.stderr());
     assert_eq!(run.files(), Vec::<String>::new());
 }
 

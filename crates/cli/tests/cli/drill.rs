@@ -210,6 +210,32 @@ async fn scripted_primary() -> (FakeServer, ServerAddress, String) {
     (server, address, uri)
 }
 
+/// Nothing is waited for where the client may not write, and what is missing is named.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_drill_that_may_not_write_says_so() {
+    let (server, address, uri) = scripted_primary().await;
+    let refusal = "Command insert requires authentication";
+    server.set_reply("insert", rawdoc! { "ok": 0, "code": 13, "errmsg": refusal });
+    let drill = drill_beside(RunDirectory::new(), step_down(&uri)).await;
+    assert_eq!(drill.code(), 1);
+    assert!(drill.stderr().contains(refusal), "{}", drill.stderr());
+    assert!(drill.stderr().contains("log in with mongodb://USER"), "{}", drill.stderr());
+    let told =
+        |command: &str| server.commands().iter().any(|sent| sent.get(command).unwrap().is_some());
+    assert!(told("insert") && !told("replSetStepDown"), "{address} was left alone");
+}
+
+/// Without a secondary there is no other choice to offer.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_switchover_without_a_secondary_says_so() {
+    let (_server, _, uri) = scripted_primary().await;
+    let arguments = ["switchover", "--to", "127.0.0.1:1", "--yes", &uri].map(str::to_owned);
+    let switchover = drill_beside(RunDirectory::new(), arguments.to_vec()).await;
+    assert_eq!(switchover.code(), 1, "{}", switchover.stderr());
+    assert!(switchover.stderr().contains("no member is a secondary"), "{}", switchover.stderr());
+    assert!(switchover.stderr().contains("quorate doctor"), "{}", switchover.stderr());
+}
+
 /// Runs the drill beside the scripted server, which needs this thread's runtime.
 async fn drill_beside(run: RunDirectory, arguments: Vec<String>) -> Run {
     tokio::task::spawn_blocking(move || {

@@ -45,6 +45,16 @@ fn a_command_has_the_set_and_its_exit_code_is_ours() {
     assert_eq!(directory.code(), 126);
 }
 
+/// The name of a set is any text; that of its files is not.
+#[test]
+fn a_set_may_have_a_long_name() {
+    let run = RunDirectory::new();
+    let name = "x".repeat(300);
+    let ended = run.quorate(&with(&["--name", &name, "--", "true"]));
+    assert_eq!(ended.code(), 0, "{}", ended.stderr());
+    assert!(run.files().is_empty(), "{:?}", run.files());
+}
+
 /// A signal goes to the command first, which may end as it likes.
 #[test]
 fn a_signal_reaches_the_command_before_the_set_ends() {

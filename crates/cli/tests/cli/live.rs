@@ -152,6 +152,10 @@ fn logins_are_told_from_networks() {
         codes.map(str::to_owned).collect()
     };
     assert_eq!(codes(&uri), ["login_needed"]);
+    // The connection string that is proposed names each option once.
+    let told = quorate(&["doctor", "--json", &format!("{uri}?authSource=admin")]).stdout();
+    assert_eq!(told.matches("USER:PASSWORD@").count(), 2, "{told}");
+    assert!(!told.contains("authSource=admin&authSource"), "{told}");
     let create = "{createUser: 'ada', pwd: 'right', roles: ['root']}";
     let created = quorate(&["run", &uri, create]);
     assert_eq!(created.code(), 0, "{}", created.stderr());

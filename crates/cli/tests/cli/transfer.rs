@@ -11,6 +11,7 @@ use bson::{Bson, DateTime, Document, doc};
 use quorate_client::Client;
 use quorate_testing::ReplicaSet;
 
+use crate::live::Living;
 use crate::support::{Run, quorate, quorate_with_input};
 
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -619,4 +620,47 @@ fn a_directory_in_place_of_a_file_changes_nothing() {
     assert_eq!(left, 1, "an export that cannot be put in place leaves nothing behind");
     let out = fine(quorate(&["export", set.uri(), "shop.things"]));
     assert_eq!(out.stdout(), "{\"_id\":1}\n");
+}
+
+/// What names nothing of the dump restores nothing, and is told as `dump --only` tells it.
+#[test]
+fn a_restore_of_what_the_dump_does_not_have_is_no_success() {
+    let mut served = Living::start(&["serve", "--memory", "--port", "0", "--json"]);
+    let uri = served.event()["uri"].as_str().unwrap().to_owned();
+    fine(quorate_with_input(&["import", &uri, "shop.orders"], "{\"_id\": 1}"));
+    let directory = tempfile::tempdir().unwrap();
+    let (dump, archive) = (directory.path().join("dump"), directory.path().join("archive"));
+    let (dump, archive) = (dump.to_str().unwrap(), archive.to_str().unwrap());
+    fine(quorate(&["dump", &uri, dump]));
+    fine(quorate(&["dump", &uri, "--archive", archive]));
+    let told = |arguments: &[&str]| {
+        let run = quorate(arguments);
+        assert_eq!(run.code(), 1, "{}", run.stderr());
+        run.stderr()
+    };
+    let text = told(&["restore", "--only", "shpo", dump, &uri]);
+    assert!(text.contains("nothing named shpo"), "{text}");
+    let text = told(&["restore", "--only", "shop.orderz", "--archive", archive, &uri]);
+    assert!(text.contains("nothing named shop.orderz"), "{text}");
+    let text = told(&["restore", "--oplog-limit", "1763251200", dump, &uri]);
+    assert!(text.contains("no oplog.bson") && text.contains("dump with --oplog"), "{text}");
+    fine(quorate(&["restore", "--only", "shop", dump, &uri]));
+    assert_eq!(served.terminate(), Some(0));
+}
+
+/// Editors of some systems begin a file with a mark of byte order.
+#[test]
+fn a_mark_of_byte_order_is_no_part_of_the_first_document() {
+    let mut served = Living::start(&["serve", "--memory", "--port", "0", "--json"]);
+    let uri = served.event()["uri"].as_str().unwrap().to_owned();
+    let import = ["import", &uri, "shop.orders"];
+    let text = "\u{feff}{\"_id\": 1, \"n\": 1}\r\n{\"_id\": 2}\r\n";
+    let imported = fine(quorate_with_input(&import, text));
+    assert!(imported.stderr().contains("imported 2 documents"), "{}", imported.stderr());
+    let one = quorate_with_input(&import, "{\"_id\": 1, \"n\": 2}");
+    assert_eq!(one.code(), 1);
+    assert!(one.stderr().contains("1 document differs from what is there"), "{}", one.stderr());
+    let two = quorate_with_input(&import, "{\"_id\": 1, \"n\": 2}{\"_id\": 2, \"n\": 2}");
+    assert!(two.stderr().contains("2 documents differ from what is there"), "{}", two.stderr());
+    assert_eq!(served.terminate(), Some(0));
 }

@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 
+use crate::live::Living;
 use crate::real_faults::Set;
 use crate::support::{Run, quorate};
 
@@ -40,6 +41,27 @@ fn a_forecast_names_leaders_gaps_and_write_concerns() {
     assert_eq!(stranger.code(), 2);
     assert!(stranger.stderr().contains("is no member of this set"), "{}", stranger.stderr());
     set.end();
+}
+
+/// What needs a set says so of a server that belongs to none.
+#[test]
+fn a_server_without_a_set_has_no_forecast_no_successor_and_no_feed() {
+    let mut served = Living::start(&["serve", "--memory", "--port", "0", "--json"]);
+    let uri = served.event()["uri"].as_str().unwrap().to_owned();
+    let told = |arguments: &[&str]| {
+        let run = quorate(arguments);
+        (run.code(), run.stderr())
+    };
+    let (code, text) = told(&["what-if", &uri]);
+    assert_eq!(code, 2, "{text}");
+    assert!(text.contains("a forecast needs a replica set, and this is Standalone"), "{text}");
+    let (code, text) = told(&["switchover", &uri, "--to", "a:1"]);
+    assert_eq!(code, 2, "{text}");
+    assert!(text.contains("a switchover needs a replica set"), "{text}");
+    let (code, text) = told(&["tail", &uri]);
+    assert_eq!(code, 1, "{text}");
+    assert!(text.contains("quorate up starts one"), "{text}");
+    assert_eq!(served.terminate(), Some(0));
 }
 
 #[test]
