@@ -136,6 +136,26 @@ fn users_end_their_own_sessions_and_administrators_those_of_others() {
     assert_eq!(count(listed(&bob, doc! {"allUsers": true})), 2);
 }
 
+/// `driver-sessions.md`: servers end sessions after half an hour. Strangers could keep all others out for as long.
+#[test]
+fn a_client_that_has_not_logged_in_starts_no_session() {
+    let member = Member::guarded();
+    let ada = member.log_in("ada", &[("clusterMonitor", "admin")]);
+    let alive = || {
+        let status = member.expect(&ada, doc! {"serverStatus": 1, "$db": "admin"});
+        let records = status.get_document("logicalSessionRecordCache").unwrap();
+        records.get_i32("activeSessionsCount").unwrap()
+    };
+    for (session, name) in (1..).zip(["ping", "hello", "buildInfo", "listCommands"]) {
+        member.expect(&context(), doc! {name: 1, "lsid": lsid(session)});
+    }
+    assert_eq!(alive(), 0);
+    let malformed = member.run_as(&context(), doc! {"ping": 1, "lsid": {"id": 1}});
+    assert_eq!(malformed.get_i32("code").unwrap(), 40414, "{malformed}");
+    member.expect(&ada, doc! {"ping": 1, "lsid": lsid(1)});
+    assert_eq!(alive(), 1, "a user has sessions");
+}
+
 #[test]
 fn a_cursor_with_an_end_takes_its_time_limit_from_the_command_that_opened_it() {
     let member = with_documents();
