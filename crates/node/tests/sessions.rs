@@ -64,6 +64,39 @@ fn cursors_end_with_their_session_and_only_with_theirs() {
     assert_eq!(member.code(doc! {"killAllSessions": [{"user": "ada"}]}), 40414);
 }
 
+/// A connection so long after the first.
+fn later(minutes: u64) -> Context {
+    let now = support::now();
+    let monotonic = now.monotonic + Duration::from_secs(60 * minutes);
+    Context { now: Now { monotonic, ..now }, ..context() }
+}
+
+fn open_cursors(member: &Member) -> i64 {
+    let status = member.ok(doc! {"serverStatus": 1, "$db": "admin"});
+    let cursors = status.get_document("metrics").unwrap().get_document("cursor").unwrap();
+    cursors.get_document("open").unwrap().get_i64("total").unwrap()
+}
+
+/// `driver-sessions.md`: a session that was not used for half an hour has ended, and its cursors with it.
+#[test]
+fn cursors_end_with_a_session_that_was_not_used_for_too_long() {
+    let member = with_documents();
+    open(&member, &later(0), 1);
+    // A command that runs as long in the other session keeps it alive.
+    let running = later(0);
+    let command = Command::new(doc! {"count": "c", "lsid": lsid(2), "$db": "db"});
+    let registered = member.node.register(&running, &command);
+    let used = open(&member, &running, 2);
+    member.node.maintain(later(29).now).unwrap();
+    assert_eq!(open_cursors(&member), 2);
+    member.node.maintain(later(31).now).unwrap();
+    assert_eq!(open_cursors(&member), 1);
+    assert!(is_open(&member, &later(31), 2, used));
+    drop(registered);
+    member.node.maintain(later(62).now).unwrap();
+    assert_eq!(open_cursors(&member), 0);
+}
+
 #[test]
 fn killing_a_session_stops_what_runs_in_it_and_ending_it_does_not() {
     let member = with_documents();
