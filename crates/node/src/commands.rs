@@ -36,6 +36,7 @@ mod x509;
 
 pub(crate) use aggregate::Target;
 pub(crate) use cluster_parameters::image_expiry;
+pub(crate) use common::WriteConcern;
 pub(crate) use default_concerns::{read_concern, write_concern};
 pub(crate) use find::project;
 pub use hello::StreamedHello;

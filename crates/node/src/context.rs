@@ -360,10 +360,20 @@ pub enum WaitFor {
 pub struct Reply {
     /// The document for the client.
     pub body: RawDocumentBuf,
-    /// Send it only once this commit would survive a crash.
-    pub durable: Option<CommitSequence>,
+    /// Send it only once this would survive a crash.
+    pub durable: Option<Durable>,
     /// The last oplog entry of the command's writes, on a member of a replica set.
     pub op_time: Option<OpTime>,
+}
+
+/// What a reply waits for on the disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Durable {
+    /// This commit.
+    Commit(CommitSequence),
+    /// Everything that was committed before the reply. The command committed nothing itself: it tells of what it found,
+    /// such as the same write when it came first.
+    All,
 }
 
 impl From<RawDocumentBuf> for Reply {

@@ -15,9 +15,9 @@ use std::time::{Duration, Instant};
 
 use bson::{Bson, Document, RawDocument, RawDocumentBuf, doc};
 use quorate_node::{
-    Answerer, Awaited, Command, CommandBody, CommandError, CommandFacts, Context, ErrorCode,
-    Injection, Interrupt, Interruption, Outcome, Registered, Reply, WaitFor, tell_duration,
-    tells_of_state_change,
+    Answerer, Awaited, Command, CommandBody, CommandError, CommandFacts, Context, Durable,
+    ErrorCode, Injection, Interrupt, Interruption, Outcome, Registered, Reply, WaitFor,
+    tell_duration, tells_of_state_change,
 };
 use quorate_protocol::OpTimeAndWallTime;
 use quorate_protocol::bson_length::length_prefix;
@@ -570,11 +570,15 @@ impl Connection {
         reply: Reply,
         admitted: &Admitted<'_>,
     ) -> Result<RawDocumentBuf, Ended> {
-        let Reply { mut body, durable: Some(sequence), .. } = reply else {
+        let Reply { mut body, durable: Some(durable), .. } = reply else {
             if admitted.writes && admitted.write_concern.is_none() {
                 self.shared.durability.write_out().await?;
             }
             return Ok(reply.body);
+        };
+        let sequence = match durable {
+            Durable::Commit(sequence) => sequence,
+            Durable::All => self.shared.node.durability().0,
         };
         match admitted.patience.wait(self.shared.durability.wait(sequence)).await {
             Ok(()) => Ok(body),
