@@ -309,7 +309,7 @@ impl Connection {
             "getLog" => get_log(command)?,
             "hostInfo" => host_info(context.now.wall, &node.options().host),
             "shutdown" => {
-                self.shared.ending.send_replace(true);
+                self.shared.end_wanted.notify_one();
                 return Err(Ended::Close);
             }
             "fsync" => {
