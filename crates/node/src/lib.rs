@@ -71,7 +71,7 @@ pub use command_table::{Answerer, CommandFacts, InTransaction};
 pub use commands::StreamedHello;
 pub use context::{
     Certificate, Client, Command, Context, Durable, Interrupt, Interruption, MAX_SHORT_BYTES, Now,
-    Outcome, Remains, Reply, WaitFor,
+    Outcome, Remains, Reply, WaitFor, check_document_count,
 };
 pub use cursors::{CURSOR_TIMEOUT, MAX_OPEN_CURSORS};
 pub use default_concerns::DefaultConcerns;
