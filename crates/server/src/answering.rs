@@ -30,7 +30,7 @@ use crate::memory::set_thrift;
 use crate::patience::Patience;
 use crate::replica_set::{ReadConcern, Unforced, Wanted, is_statement, write_concern_error};
 use crate::server::Shared;
-use crate::write_gate::Entered;
+use crate::write_gate::{Entered, Passage};
 
 /// Documents that a command may look at before it counts as long and runs aside.
 const SHORT_DOCUMENTS: u64 = 256;
@@ -390,7 +390,7 @@ impl Connection {
         let mut again = command.clone_if_it_may_wait();
         // Listening starts before the command looks, so that nothing falls in between.
         let mut events = again.as_ref().map(|_| Events::of(shared));
-        let entered = self.enter(shared, admitted, command.name(), context).await?;
+        let entered = self.enter(shared, admitted, &command, context).await?;
         context.interrupt.set_waiting(false);
         let mut outcome = self.run_command(context, command, admitted).await?;
         drop(entered);
@@ -430,20 +430,22 @@ impl Connection {
         &self,
         shared: &'s Arc<Shared>,
         admitted: &Admitted<'_>,
-        command: &str,
+        command: &Command,
         context: &Context,
     ) -> Result<Option<Entered<'s>>, Ended> {
         if !admitted.writes {
             return Ok(None);
         }
         self.keep_pace(shared, admitted, context).await?;
-        if let Some(entered) = shared.gate.try_enter() {
+        let passage = passage_of(command);
+        if let Some(entered) = shared.gate.try_enter_as(passage) {
             return Ok(Some(entered));
         }
         context.interrupt.set_waiting(true);
         let connection = self.client.connection_id;
+        let command = command.name();
         tracing::warn!(connection, command, "a write waits: fsync has locked writes out");
-        Ok(Some(admitted.patience.wait(pass(shared)).await?))
+        Ok(Some(admitted.patience.wait(pass(shared, passage)).await?))
     }
 
     /// Holds a write back while a majority of the set falls behind.
@@ -667,11 +669,20 @@ fn acts_here(command: &Command) -> bool {
     locks(command) || command.name() == SET_DEFAULTS
 }
 
-/// Waits until writes may pass, or the server ends.
-async fn pass(shared: &Shared) -> Result<Entered<'_>, CommandError> {
+/// Whether those that have passed the gate may wait for what a write belongs to.
+fn passage_of(command: &Command) -> Passage {
+    let starts = command.body.get("startTransaction") == Some(&Bson::Boolean(true));
+    match command.body.contains_key("autocommit") && !starts {
+        true => Passage::OfOpenTransaction,
+        false => Passage::New,
+    }
+}
+
+/// Waits until a write may pass, or the server ends.
+async fn pass(shared: &Shared, passage: Passage) -> Result<Entered<'_>, CommandError> {
     let mut ending = shared.ending.subscribe();
     tokio::select! {
-        entered = shared.gate.enter() => Ok(entered),
+        entered = shared.gate.enter(passage) => Ok(entered),
         _ = ending.wait_for(|ending| *ending) => Err(CommandError::new(
             ErrorCode::INTERRUPTED_AT_SHUTDOWN,
             "the server is shutting down while writes are locked out",

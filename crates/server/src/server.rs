@@ -24,7 +24,7 @@ use crate::durability::Durability;
 use crate::memory::{FreedMemory, LOOK_INTERVAL, wake_workers};
 use crate::replica_set::{Cut, ReplicaSet, ReplicaSetOptions, Surroundings};
 use crate::security::Security;
-use crate::write_gate::WriteGate;
+use crate::write_gate::{Passage, WriteGate};
 use crate::write_turns::WriteTurns;
 
 /// The most connections at once, unless told otherwise.
@@ -363,8 +363,9 @@ async fn maintain(shared: Arc<Shared>, options: ServerOptions) {
     loop {
         let result = tokio::select! {
             _ = maintenance.tick() => aside(&shared, |shared| {
-                // What is not done now is done the next time.
-                while let Some(_entered) = shared.gate.try_enter()
+                // What is not done now is done the next time. Writes within the gate may wait for a transaction whose
+                // time is over.
+                while let Some(_entered) = shared.gate.try_enter_as(Passage::OfOpenTransaction)
                     && shared.node.maintain(shared.clock.now())?
                 {}
                 Ok(())
