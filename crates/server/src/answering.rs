@@ -233,7 +233,7 @@ impl Connection {
                 let unforced = admitted.unforced.take();
                 let acknowledged = async { Ok(set.acknowledge(wanted, op_time, unforced).await) };
                 // The write was done, whatever becomes of the waiting.
-                let waited = admitted.patience.wait(acknowledged).await;
+                let waited = self.unless_left(admitted.patience.wait(acknowledged)).await?;
                 let was_done = op_time.is_some() || admitted.retryable;
                 let error =
                     waited.unwrap_or_else(|why| was_done.then(|| write_concern_error(&why)));
@@ -247,6 +247,25 @@ impl Connection {
             append_write_concern_error(&mut body, error, admitted.retryable, &labels);
         }
         Ok(body)
+    }
+
+    /// Waits for something that may never come, unless the client that waits for the answer leaves.
+    async fn unless_left<T>(&mut self, what: impl Future<Output = T>) -> Result<T, Ended> {
+        let mut what = std::pin::pin!(what);
+        loop {
+            tokio::select! {
+                biased;
+                done = &mut what => return Ok(done),
+                // What is sent ahead is read up to one message.
+                read = read_more(&mut self.stream, &mut self.decoder),
+                    if self.is_read_from && self.decoder.missing().is_ok_and(|missing| missing > 0) =>
+                {
+                    if read? == 0 {
+                        return Err(Ended::Close);
+                    }
+                }
+            }
+        }
     }
 
     /// Does to the command what an active fail point says.
