@@ -9,8 +9,10 @@ use std::ops::Range;
 use std::sync::OnceLock;
 
 use bson::spec::ElementType;
-use bson::{Bson, Document, RawBsonRef, RawDocument, RawDocumentBuf, Timestamp};
+use bson::{Bson, Document, RawDocument, RawDocumentBuf, Timestamp};
 
+use crate::commands::MAX_WRITE_BATCH_SIZE;
+use crate::context::check_document_count;
 use crate::error::{CommandError, Result};
 use crate::records::DocumentBytes;
 use crate::structure::{Depth, Element, Elements, check_value_bytes, read_rare};
@@ -396,20 +398,28 @@ impl CommandBody {
     }
 
     /// Takes the documents of an array out, as they came. None for another field, and for an array that holds
-    /// anything else, which is the command's to refuse.
-    pub(crate) fn take_documents(&mut self, name: &str) -> Option<Vec<DocumentBytes>> {
+    /// anything else, which is the command's to refuse. Fails if there are more than any command takes.
+    pub(crate) fn take_documents(&mut self, name: &str) -> Result<Option<Vec<DocumentBytes>>> {
         let place = self.fields.iter().position(|field| {
             field.kind == ElementType::Array
                 && !field.place.is_empty()
                 && field.name.of(&self.bytes) == name.as_bytes()
-        })?;
-        let array = RawDocument::from_bytes(self.fields[place].place.of(&self.bytes)).ok()?;
-        let document = |item: bson::error::Result<(_, RawBsonRef<'_>)>| {
-            Some(DocumentBytes::from(item.ok()?.1.as_document()?))
-        };
-        let documents = array.iter().map(document).collect::<Option<Vec<_>>>()?;
+        });
+        let Some(place) = place else { return Ok(None) };
+        let array = self.fields[place].place.of(&self.bytes);
+        let Ok(array) = RawDocument::from_bytes(array) else { return Ok(None) };
+        let mut documents = Vec::new();
+        for item in array {
+            let Some(document) = item.ok().and_then(|(_, item)| item.as_document()) else {
+                return Ok(None);
+            };
+            if documents.len() == MAX_WRITE_BATCH_SIZE {
+                check_document_count(array.iter().count())?;
+            }
+            documents.push(DocumentBytes::from(document));
+        }
         self.fields.remove(place);
-        Some(documents)
+        Ok(Some(documents))
     }
 }
 

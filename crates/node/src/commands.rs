@@ -36,9 +36,12 @@ mod x509;
 
 pub(crate) use aggregate::Target;
 pub(crate) use cluster_parameters::image_expiry;
+pub(crate) use common::WriteConcern;
 pub(crate) use default_concerns::{read_concern, write_concern};
 pub(crate) use find::project;
+pub(crate) use hello::MAX_WRITE_BATCH_SIZE;
 pub use hello::StreamedHello;
+pub(crate) use insert::check_statement_count;
 
 use crate::command_table::{Access, Answerer, CommandFacts, InTransaction, Run, command};
 use crate::touched;

@@ -13,6 +13,7 @@ use quorate_wire::{MAX_BSON_OBJECT_SIZE, find_field};
 
 use crate::body::CommandBody;
 use crate::command_table::{CommandFacts, Effect, find};
+use crate::commands::check_statement_count;
 use crate::error::Result;
 use crate::fields::{Fields, whole_number};
 use crate::helpers::Helpers;
@@ -210,21 +211,27 @@ impl Command {
     ///
     /// As [`from_raw`](Self::from_raw).
     pub fn received(body: &RawDocument, beside: Vec<(String, Vec<DocumentBytes>)>) -> Result<Self> {
-        check_size(body)?;
-        beside.iter().flat_map(|(_, documents)| documents).try_for_each(|it| check_size(it))?;
+        let size = |document: &RawDocument| document.as_bytes().len();
+        check_size(size(body))?;
+        beside
+            .iter()
+            .flat_map(|(_, documents)| documents)
+            .try_for_each(|it| check_size(size(it)))?;
         let mut parsed = CommandBody::from_raw(body)?;
-        let mut sequences = Vec::new();
+        let (mut sequences, mut parsed_bytes) = (Vec::new(), size(body));
         for (name, documents) in beside {
             refuse_if!(parsed.contains_key(&name) => 40433,
                 "Duplicate field between body and document sequence {name}");
             if payload_name(parsed.name()) == Some(name.as_str()) {
                 sequences.push((name, documents));
             } else {
+                parsed_bytes += documents.iter().map(|document| size(document)).sum::<usize>();
+                check_size(parsed_bytes)?;
                 parsed.insert(&name, to_array(&documents)?);
             }
         }
         if let Some(payload) = payload_name(parsed.name()).filter(|_| sequences.is_empty())
-            && let Some(documents) = parsed.take_documents(payload)
+            && let Some(documents) = parsed.take_documents(payload)?
         {
             sequences.push((payload.to_owned(), documents));
         }
@@ -360,10 +367,20 @@ pub enum WaitFor {
 pub struct Reply {
     /// The document for the client.
     pub body: RawDocumentBuf,
-    /// Send it only once this commit would survive a crash.
-    pub durable: Option<CommitSequence>,
+    /// Send it only once this would survive a crash.
+    pub durable: Option<Durable>,
     /// The last oplog entry of the command's writes, on a member of a replica set.
     pub op_time: Option<OpTime>,
+}
+
+/// What a reply waits for on the disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Durable {
+    /// This commit.
+    Commit(CommitSequence),
+    /// Everything that was committed before the reply. The command committed nothing itself: it tells of what it found,
+    /// such as the same write when it came first.
+    All,
 }
 
 impl From<RawDocumentBuf> for Reply {
@@ -591,8 +608,17 @@ impl Interrupt {
     }
 }
 
-fn check_size(document: &RawDocument) -> Result<()> {
-    let size = document.as_bytes().len();
+/// Refuses more documents than any command takes, before memory is taken for them.
+///
+/// # Errors
+///
+/// If there are more.
+pub fn check_document_count(count: usize) -> Result<()> {
+    // Whether there has to be one is the command's to say.
+    check_statement_count(count.max(1))
+}
+
+fn check_size(size: usize) -> Result<()> {
     if size <= MAX_COMMAND_BYTES {
         return Ok(());
     }
@@ -608,6 +634,7 @@ mod tests {
     use bson::{doc, rawdoc};
 
     use super::*;
+    use crate::commands::MAX_WRITE_BATCH_SIZE;
     use crate::error::ErrorCode;
 
     #[test]
@@ -641,6 +668,24 @@ mod tests {
         let refused = Some(ErrorCode::BSON_OBJECT_TOO_LARGE);
         assert_eq!(code(&of(MAX_COMMAND_BYTES), Vec::new()), refused);
         assert_eq!(code(&insert, vec![of(1), of(MAX_COMMAND_BYTES)]), refused);
+        // What is no list of writes is read into values.
+        let ping = rawdoc! { "ping": 1 };
+        assert_eq!(code(&ping, vec![of(1024); 1024]), None);
+        assert_eq!(code(&ping, vec![of(1024); 16 * 1024]), refused);
+    }
+
+    #[test]
+    fn more_documents_than_a_command_takes_are_refused_before_they_are_read() {
+        let code = |count: usize| {
+            let mut documents = bson::RawArrayBuf::new();
+            (0..count).for_each(|_| documents.push(rawdoc! {}));
+            let insert = rawdoc! { "insert": "c", "documents": documents };
+            Command::from_raw(&insert, Vec::new()).err().map(|error| error.code)
+        };
+        assert_eq!(code(MAX_WRITE_BATCH_SIZE), None);
+        assert_eq!(code(MAX_WRITE_BATCH_SIZE + 1), Some(ErrorCode::INVALID_LENGTH));
+        assert_eq!(check_document_count(0), Ok(()));
+        assert!(check_document_count(MAX_WRITE_BATCH_SIZE + 1).is_err());
     }
 
     #[test]

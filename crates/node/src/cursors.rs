@@ -427,6 +427,12 @@ impl Cursors {
         self.open.retain(|_, entry| !entry.session.as_ref().is_some_and(&ended));
     }
 
+    /// Closes the cursors whose session has ended, but for those in use: the commands that use them may finish.
+    pub(crate) fn keep_sessions(&mut self, is_alive: impl Fn(&SessionId) -> bool) {
+        let has_ended = |entry: &Entry| entry.session.as_ref().is_some_and(|it| !is_alive(it));
+        self.open.retain(|_, entry| entry.cursor.is_none() || !has_ended(entry));
+    }
+
     /// Closes the cursors of collections that are gone.
     pub(crate) fn kill_namespaces(&mut self, why: &'static str, gone: impl Fn(&Namespace) -> bool) {
         // A change stream tells its client what was dropped, and ends by itself.
@@ -567,7 +573,13 @@ mod tests {
         cursors.expire(at(600));
         assert!(!cursors.is_open_on(idle, &namespace));
         assert!(cursors.is_open_on(kept, &namespace));
-        cursors.kill_sessions(|ended| *ended == session);
+        cursors.keep_sessions(|alive| *alive == session);
+        assert!(cursors.is_open_on(kept, &namespace));
+        let taken = cursors.check_out(kept, &namespace, &asker(Some(&session))).unwrap();
+        cursors.keep_sessions(|_| false);
+        assert!(cursors.is_open_on(kept, &namespace), "a command uses it");
+        cursors.check_in(kept, taken, at(600));
+        cursors.keep_sessions(|_| false);
         let CursorStatistics { open, timed_out, opened, .. } = cursors.statistics();
         assert_eq!((open, timed_out, opened), (0, 1, 2));
     }

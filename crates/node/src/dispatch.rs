@@ -263,11 +263,7 @@ fn prepare<'a>(
     generic_arguments::check(node, facts, command)?;
     check_role(node, facts.effect, database, command)?;
     check_room(node, facts)?;
-    let session = SessionId::from_command(&command.body)?;
-    if let Some(session) = &session {
-        let owner = session_owner(node, &context.client);
-        node.sessions().refresh(*session, owner, context.now.monotonic)?;
-    }
+    let session = keep_session(node, context, command)?;
     let numbered = transactions::enter(node, context, facts, command, session.as_ref())?;
     let (mut retryable, mut transaction, mut ends) = (None, None, None);
     match numbered {
@@ -302,6 +298,18 @@ fn prepare<'a>(
         meter: OnceLock::new(),
     };
     Ok((facts, request))
+}
+
+/// The session that a command names, which is started or kept alive. Where clients log in, one that has not logged in has
+/// none: sessions are kept for long, and anybody may send commands that need no login.
+fn keep_session(node: &Node, context: &Context, command: &Command) -> Result<Option<SessionId>> {
+    let Some(session) = SessionId::from_command(&command.body)? else { return Ok(None) };
+    let owner = session_owner(node, &context.client);
+    if owner.is_none() && node.options().authentication {
+        return Ok(None);
+    }
+    node.sessions().refresh(session, owner, context.now.monotonic)?;
+    Ok(Some(session))
 }
 
 /// Commands that make room, and so run on a full disk too.

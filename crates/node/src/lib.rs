@@ -70,8 +70,8 @@ pub use client_metadata::check_client_metadata;
 pub use command_table::{Answerer, CommandFacts, InTransaction};
 pub use commands::StreamedHello;
 pub use context::{
-    Certificate, Client, Command, Context, Interrupt, Interruption, MAX_SHORT_BYTES, Now, Outcome,
-    Remains, Reply, WaitFor,
+    Certificate, Client, Command, Context, Durable, Interrupt, Interruption, MAX_SHORT_BYTES, Now,
+    Outcome, Remains, Reply, WaitFor, check_document_count,
 };
 pub use cursors::{CURSOR_TIMEOUT, MAX_OPEN_CURSORS};
 pub use default_concerns::DefaultConcerns;

@@ -4,6 +4,7 @@
 //! sessions and fail points. There are no sockets and no clock here: the caller passes
 //! the time in a [`Context`], and waits for disks and events on the member's behalf.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
@@ -41,7 +42,7 @@ use crate::records::{Keyspaces, View};
 use crate::replication::{self, IndexPrefetch, Replication};
 use crate::scheduling::LongWrite;
 use crate::scratch::Scratch;
-use crate::sessions::Sessions;
+use crate::sessions::{SessionId, Sessions};
 use crate::transactions::{self, ChangedRows, EndQueue, KnownRows};
 use crate::usage::Usage;
 use crate::users::{Mechanism, scram_refused};
@@ -480,7 +481,7 @@ impl Node {
     pub fn maintain(&self, now: Now) -> Result<bool> {
         self.cursors.lock().expire(now.monotonic);
         self.moments.lock().expire(now.monotonic);
-        let ended = self.sessions.lock().expire(now.monotonic);
+        let ended = self.end_idle_sessions(now.monotonic);
         let mut writer = self.write(now);
         writer.expire_transactions();
         if !ended.is_empty() {
@@ -491,6 +492,15 @@ impl Node {
         let expired = writer.expire_session_rows()?;
         writer.keep_commit_point()?;
         Ok(writer.purge_step()? || trimmed || forgotten || expired)
+    }
+
+    /// Ends the sessions that were not used for too long, and the cursors of sessions that have ended. Says which
+    /// sessions ended. A command may leave a cursor to a session that ended while it ran.
+    fn end_idle_sessions(&self, now: MonotonicTime) -> BTreeSet<SessionId> {
+        let mut sessions = self.sessions.lock();
+        let ended = sessions.expire(now, || self.operations.sessions());
+        self.cursors.lock().keep_sessions(|session| sessions.is_alive(session));
+        ended
     }
 
     /// Removes the documents that TTL indexes say are too old. Returns how many went.

@@ -210,12 +210,16 @@ impl Operations {
     /// Asks the commands of these sessions to stop, but for the one that asks.
     pub(crate) fn kill_sessions(&self, ended: &BTreeSet<SessionId>, asking: &Arc<Interrupt>) {
         for (_, operation) in self.running.lock().iter() {
-            let session = SessionId::from_command(&operation.command).ok().flatten();
-            let is_ended = session.is_some_and(|id| ended.contains(&id));
+            let is_ended = operation.session().is_some_and(|id| ended.contains(&id));
             if is_ended && !Arc::ptr_eq(&operation.interrupt, asking) {
                 operation.interrupt.set(Interruption::Killed);
             }
         }
+    }
+
+    /// The sessions that commands run in.
+    pub(crate) fn sessions(&self) -> BTreeSet<SessionId> {
+        self.running.lock().iter().filter_map(|(_, operation)| operation.session()).collect()
     }
 
     /// Every command in progress, or those of a user, as `currentOp` shows it.
@@ -261,6 +265,10 @@ impl Operation {
     /// The user that it runs for, by now.
     fn user(&self) -> Option<LoggedIn> {
         self.client.login.state().user.clone()
+    }
+
+    fn session(&self) -> Option<SessionId> {
+        SessionId::from_command(&self.command).ok().flatten()
     }
 
     pub(crate) fn kind(&self) -> &'static str {

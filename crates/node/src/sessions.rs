@@ -167,11 +167,24 @@ impl Sessions {
         ended
     }
 
-    /// Ends sessions that were not used for too long, and says which those were.
-    pub(crate) fn expire(&mut self, now: MonotonicTime) -> BTreeSet<SessionId> {
+    /// Ends sessions that were not used for too long, and says which those were. A session is in use as long as a
+    /// command runs in it; these are asked for if a session would end.
+    pub(crate) fn expire(
+        &mut self,
+        now: MonotonicTime,
+        in_use: impl FnOnce() -> BTreeSet<SessionId>,
+    ) -> BTreeSet<SessionId> {
+        let is_idle = |known: &Alive| now.since(known.last_used) >= SESSION_TIMEOUT;
         let mut ended = BTreeSet::new();
+        if !self.alive.values().any(is_idle) {
+            return ended;
+        }
+        let in_use = in_use();
         self.alive.retain(|session, known| {
-            let lives = now.since(known.last_used) < SESSION_TIMEOUT;
+            if in_use.contains(session) {
+                known.last_used = now;
+            }
+            let lives = !is_idle(known);
             if !lives {
                 ended.insert(*session);
             }
@@ -239,9 +252,15 @@ mod tests {
         let minute = |minutes: u64| MonotonicTime::from_millis(minutes * 60_000);
         sessions.refresh(session, None, minute(0)).unwrap();
         sessions.refresh(session, None, minute(20)).unwrap();
-        sessions.expire(minute(49));
+        sessions.expire(minute(49), BTreeSet::new);
         assert!(sessions.is_alive(&session));
-        sessions.expire(minute(50));
+        assert!(
+            sessions.expire(minute(50), || [session].into()).is_empty(),
+            "a command runs in it"
+        );
+        sessions.expire(minute(79), BTreeSet::new);
+        assert!(sessions.is_alive(&session));
+        assert_eq!(sessions.expire(minute(80), BTreeSet::new), [session].into());
         assert_eq!(sessions.count(), 0);
     }
 

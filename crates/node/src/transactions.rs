@@ -117,7 +117,8 @@ impl Body {
         let is_own = stage.created.contains(namespace);
         drop(stage);
         if let Some(used) = collection.as_ref().filter(|used| !is_own && !self.uses(used.ident)) {
-            node.end_queue().let_changes_pass(used.ident, interrupt)?;
+            let block = node.options().block;
+            node.end_queue().let_changes_pass(block, used.ident, interrupt)?;
         }
         self.check_unchanged(node, namespace, collection.as_deref(), is_own)?;
         Ok(collection)

@@ -35,6 +35,7 @@ use crate::finder::InterruptSlot;
 use crate::namespace::Namespace;
 use crate::node::Node;
 use crate::select::Selection;
+use crate::sessions::UUID_BYTES;
 use crate::touched::{Asked, EVERY_DATABASE, Touch};
 
 /// A user as it is stored.
@@ -52,6 +53,13 @@ impl User {
             database: document.get_str("db").ok()?.to_owned(),
             document,
         })
+    }
+
+    /// What tells it from other users that had the same name.
+    pub(crate) fn id(&self) -> Option<UserId> {
+        let id = self.document.get("userId")?;
+        let Bson::Binary(id) = id else { return None };
+        id.bytes.as_slice().try_into().ok().map(UserId)
     }
 
     pub(crate) fn roles(&self) -> Vec<Role> {
@@ -150,10 +158,23 @@ pub struct Login(Arc<Lock<LoginState>>);
 #[derive(Debug, Default)]
 pub(crate) struct LoginState {
     pub(crate) user: Option<LoggedIn>,
+    /// The identifier that the user had at its login. Another user may have the name by now.
+    user_id: Option<UserId>,
     pub(crate) conversation: Option<Pending>,
     /// The roles of the user by which the command in progress was let in; none if it needs no role.
     pub(crate) roles: Option<Arc<UserRoles>>,
 }
+
+impl LoginState {
+    /// The client has proved who it is.
+    pub(crate) fn complete(&mut self, user: LoggedIn, id: Option<UserId>) {
+        (self.user, self.user_id) = (Some(user), id);
+    }
+}
+
+/// The `userId` of a user: a UUID.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct UserId([u8; UUID_BYTES]);
 
 /// A user who has logged in.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -183,6 +204,7 @@ impl LoggedIn {
 #[derive(Debug)]
 pub(crate) struct Pending {
     pub(crate) who: LoggedIn,
+    pub(crate) id: Option<UserId>,
     /// None once the proof was accepted and only an empty message is missing.
     pub(crate) conversations: Vec<ServerConversation>,
     /// Whether the client wants to be spared the empty message at the end.
@@ -237,7 +259,7 @@ pub(crate) fn check_access(
         }
         let roles = match &mut roles {
             Some(known) => known,
-            unknown => unknown.insert(roles_of(node, &who)?),
+            unknown => unknown.insert(roles_of(node, client, &who)?),
         };
         let is_allowed = |role: &Role| role.allows(needed, touch.database, touch.collection);
         if roles.iter().any(is_allowed)
@@ -294,8 +316,11 @@ fn refused(name: &str, needed: Access, touch: &Touch<'_>) -> CommandError {
     )
 }
 
-fn roles_of(node: &Node, who: &LoggedIn) -> Result<Vec<Role>> {
-    Ok(find_user(node, &who.database, &who.name)?.map_or(Vec::new(), |user| user.roles()))
+/// The roles of the user that a client has logged in as; none of a user that was dropped, whoever has its name by now.
+pub(crate) fn roles_of(node: &Node, client: &Client, who: &LoggedIn) -> Result<Vec<Role>> {
+    let found = find_user(node, &who.database, &who.name)?;
+    let id = client.login.state().user_id;
+    Ok(found.filter(|user| user.id() == id).map_or(Vec::new(), |user| user.roles()))
 }
 
 /// What the client may do, for commands that show or do more with a further right.
@@ -313,7 +338,7 @@ impl Rights {
             None if node.options().authentication => Ok(Self::Of(Vec::new())),
             None => Ok(Self::All),
             Some(who) if who == LoggedIn::member() => Ok(Self::All),
-            Some(who) => Ok(Self::Of(roles_of(node, &who)?)),
+            Some(who) => Ok(Self::Of(roles_of(node, client, &who)?)),
         }
     }
 
@@ -338,7 +363,7 @@ pub(crate) fn check_grant(node: &Node, client: &Client, database: &str) -> Resul
     // No user exists to log in as when the first one is made.
     let who = client.login.state().user.clone().filter(|_| node.options().authentication);
     let Some(who) = who.filter(|who| *who != LoggedIn::member()) else { return Ok(()) };
-    let roles = roles_of(node, &who)?;
+    let roles = roles_of(node, client, &who)?;
     if roles.iter().any(|role| role.allows(Access::UserAdmin, database, None)) {
         return Ok(());
     }

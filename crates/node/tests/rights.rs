@@ -389,6 +389,37 @@ fn a_cursor_belongs_to_its_user() {
     assert_eq!(reply.get_array("cursorsKilled").unwrap().len(), 1);
 }
 
+/// The manual, "dropUser": a connection that is there loses the rights of its user. One of that name that comes later is
+/// another user.
+#[test]
+fn a_connection_has_no_rights_of_a_user_that_came_after_its_own() {
+    let member = Member::guarded();
+    let admin = member.connect("CN=member", true);
+    member.expect(&admin, doc! {"insert": "c", "documents": [{}]});
+    let before = member.log_in("ada", &[("read", "db")]);
+    let find = || doc! {"find": "c"};
+    let roles = |of: &Context| {
+        let status = member.expect(of, doc! {"connectionStatus": 1});
+        let info = status.get_document("authInfo").unwrap();
+        info.get_array("authenticatedUserRoles").unwrap().len()
+    };
+    member.expect(&before, find());
+    let more = doc! {"grantRolesToUser": "CN=ada", "roles": [{"role": "readWrite", "db": "db"}]};
+    let on_external = |mut command: Document| {
+        command.insert("$db", "$external");
+        member.expect(&admin, command);
+    };
+    on_external(more);
+    member.expect(&before, doc! {"insert": "c", "documents": [{}]});
+    on_external(doc! {"dropUser": "CN=ada"});
+    assert_eq!(code(&member, &before, find()), Some(UNAUTHORIZED));
+    let after = member.log_in("ada", &[("read", "db"), ("root", "admin")]);
+    let seen = (code(&member, &before, find()), roles(&before));
+    assert_eq!(seen, (Some(UNAUTHORIZED), 0));
+    member.expect(&after, find());
+    assert_eq!(roles(&after), 2);
+}
+
 #[test]
 fn clients_see_their_own_operations_without_a_role() {
     let member = Member::guarded();

@@ -64,6 +64,39 @@ fn cursors_end_with_their_session_and_only_with_theirs() {
     assert_eq!(member.code(doc! {"killAllSessions": [{"user": "ada"}]}), 40414);
 }
 
+/// A connection so long after the first.
+fn later(minutes: u64) -> Context {
+    let now = support::now();
+    let monotonic = now.monotonic + Duration::from_secs(60 * minutes);
+    Context { now: Now { monotonic, ..now }, ..context() }
+}
+
+fn open_cursors(member: &Member) -> i64 {
+    let status = member.ok(doc! {"serverStatus": 1, "$db": "admin"});
+    let cursors = status.get_document("metrics").unwrap().get_document("cursor").unwrap();
+    cursors.get_document("open").unwrap().get_i64("total").unwrap()
+}
+
+/// `driver-sessions.md`: a session that was not used for half an hour has ended, and its cursors with it.
+#[test]
+fn cursors_end_with_a_session_that_was_not_used_for_too_long() {
+    let member = with_documents();
+    open(&member, &later(0), 1);
+    // A command that runs as long in the other session keeps it alive.
+    let running = later(0);
+    let command = Command::new(doc! {"count": "c", "lsid": lsid(2), "$db": "db"});
+    let registered = member.node.register(&running, &command);
+    let used = open(&member, &running, 2);
+    member.node.maintain(later(29).now).unwrap();
+    assert_eq!(open_cursors(&member), 2);
+    member.node.maintain(later(31).now).unwrap();
+    assert_eq!(open_cursors(&member), 1);
+    assert!(is_open(&member, &later(31), 2, used));
+    drop(registered);
+    member.node.maintain(later(62).now).unwrap();
+    assert_eq!(open_cursors(&member), 0);
+}
+
 #[test]
 fn killing_a_session_stops_what_runs_in_it_and_ending_it_does_not() {
     let member = with_documents();
@@ -134,6 +167,26 @@ fn users_end_their_own_sessions_and_administrators_those_of_others() {
     assert_eq!(count(listed(&ada, doc! {})), 1);
     assert_eq!(listed(&ada, doc! {"allUsers": true}).get_i32("code").unwrap(), 13);
     assert_eq!(count(listed(&bob, doc! {"allUsers": true})), 2);
+}
+
+/// `driver-sessions.md`: servers end sessions after half an hour. Strangers could keep all others out for as long.
+#[test]
+fn a_client_that_has_not_logged_in_starts_no_session() {
+    let member = Member::guarded();
+    let ada = member.log_in("ada", &[("clusterMonitor", "admin")]);
+    let alive = || {
+        let status = member.expect(&ada, doc! {"serverStatus": 1, "$db": "admin"});
+        let records = status.get_document("logicalSessionRecordCache").unwrap();
+        records.get_i32("activeSessionsCount").unwrap()
+    };
+    for (session, name) in (1..).zip(["ping", "hello", "buildInfo", "listCommands"]) {
+        member.expect(&context(), doc! {name: 1, "lsid": lsid(session)});
+    }
+    assert_eq!(alive(), 0);
+    let malformed = member.run_as(&context(), doc! {"ping": 1, "lsid": {"id": 1}});
+    assert_eq!(malformed.get_i32("code").unwrap(), 40414, "{malformed}");
+    member.expect(&ada, doc! {"ping": 1, "lsid": lsid(1)});
+    assert_eq!(alive(), 1, "a user has sessions");
 }
 
 #[test]

@@ -15,9 +15,9 @@ use std::time::{Duration, Instant};
 
 use bson::{Bson, Document, RawDocument, RawDocumentBuf, doc};
 use quorate_node::{
-    Answerer, Awaited, Command, CommandBody, CommandError, CommandFacts, Context, ErrorCode,
-    Injection, Interrupt, Interruption, Outcome, Registered, Reply, WaitFor, tell_duration,
-    tells_of_state_change,
+    Answerer, Awaited, Command, CommandBody, CommandError, CommandFacts, Context, Durable,
+    ErrorCode, Injection, Interrupt, Interruption, Outcome, Registered, Reply, WaitFor,
+    tell_duration, tells_of_state_change,
 };
 use quorate_protocol::OpTimeAndWallTime;
 use quorate_protocol::bson_length::length_prefix;
@@ -30,7 +30,7 @@ use crate::memory::set_thrift;
 use crate::patience::Patience;
 use crate::replica_set::{ReadConcern, Unforced, Wanted, is_statement, write_concern_error};
 use crate::server::Shared;
-use crate::write_gate::Entered;
+use crate::write_gate::{Entered, Passage};
 
 /// Documents that a command may look at before it counts as long and runs aside.
 const SHORT_DOCUMENTS: u64 = 256;
@@ -233,7 +233,7 @@ impl Connection {
                 let unforced = admitted.unforced.take();
                 let acknowledged = async { Ok(set.acknowledge(wanted, op_time, unforced).await) };
                 // The write was done, whatever becomes of the waiting.
-                let waited = admitted.patience.wait(acknowledged).await;
+                let waited = self.unless_left(admitted.patience.wait(acknowledged)).await?;
                 let was_done = op_time.is_some() || admitted.retryable;
                 let error =
                     waited.unwrap_or_else(|why| was_done.then(|| write_concern_error(&why)));
@@ -247,6 +247,25 @@ impl Connection {
             append_write_concern_error(&mut body, error, admitted.retryable, &labels);
         }
         Ok(body)
+    }
+
+    /// Waits for something that may never come, unless the client that waits for the answer leaves.
+    async fn unless_left<T>(&mut self, what: impl Future<Output = T>) -> Result<T, Ended> {
+        let mut what = std::pin::pin!(what);
+        loop {
+            tokio::select! {
+                biased;
+                done = &mut what => return Ok(done),
+                // What is sent ahead is read up to one message.
+                read = read_more(&mut self.stream, &mut self.decoder),
+                    if self.is_read_from && self.decoder.missing().is_ok_and(|missing| missing > 0) =>
+                {
+                    if read? == 0 {
+                        return Err(Ended::Close);
+                    }
+                }
+            }
+        }
     }
 
     /// Does to the command what an active fail point says.
@@ -309,7 +328,7 @@ impl Connection {
             "getLog" => get_log(command)?,
             "hostInfo" => host_info(context.now.wall, &node.options().host),
             "shutdown" => {
-                self.shared.ending.send_replace(true);
+                self.shared.end_wanted.notify_one();
                 return Err(Ended::Close);
             }
             "fsync" => {
@@ -390,7 +409,7 @@ impl Connection {
         let mut again = command.clone_if_it_may_wait();
         // Listening starts before the command looks, so that nothing falls in between.
         let mut events = again.as_ref().map(|_| Events::of(shared));
-        let entered = self.enter(shared, admitted, command.name(), context).await?;
+        let entered = self.enter(shared, admitted, &command, context).await?;
         context.interrupt.set_waiting(false);
         let mut outcome = self.run_command(context, command, admitted).await?;
         drop(entered);
@@ -430,20 +449,22 @@ impl Connection {
         &self,
         shared: &'s Arc<Shared>,
         admitted: &Admitted<'_>,
-        command: &str,
+        command: &Command,
         context: &Context,
     ) -> Result<Option<Entered<'s>>, Ended> {
         if !admitted.writes {
             return Ok(None);
         }
         self.keep_pace(shared, admitted, context).await?;
-        if let Some(entered) = shared.gate.try_enter() {
+        let passage = passage_of(command);
+        if let Some(entered) = shared.gate.try_enter_as(passage) {
             return Ok(Some(entered));
         }
         context.interrupt.set_waiting(true);
         let connection = self.client.connection_id;
+        let command = command.name();
         tracing::warn!(connection, command, "a write waits: fsync has locked writes out");
-        Ok(Some(admitted.patience.wait(pass(shared)).await?))
+        Ok(Some(admitted.patience.wait(pass(shared, passage)).await?))
     }
 
     /// Holds a write back while a majority of the set falls behind.
@@ -570,11 +591,15 @@ impl Connection {
         reply: Reply,
         admitted: &Admitted<'_>,
     ) -> Result<RawDocumentBuf, Ended> {
-        let Reply { mut body, durable: Some(sequence), .. } = reply else {
+        let Reply { mut body, durable: Some(durable), .. } = reply else {
             if admitted.writes && admitted.write_concern.is_none() {
                 self.shared.durability.write_out().await?;
             }
             return Ok(reply.body);
+        };
+        let sequence = match durable {
+            Durable::Commit(sequence) => sequence,
+            Durable::All => self.shared.node.durability().0,
         };
         match admitted.patience.wait(self.shared.durability.wait(sequence)).await {
             Ok(()) => Ok(body),
@@ -663,11 +688,20 @@ fn acts_here(command: &Command) -> bool {
     locks(command) || command.name() == SET_DEFAULTS
 }
 
-/// Waits until writes may pass, or the server ends.
-async fn pass(shared: &Shared) -> Result<Entered<'_>, CommandError> {
+/// Whether those that have passed the gate may wait for what a write belongs to.
+fn passage_of(command: &Command) -> Passage {
+    let starts = command.body.get("startTransaction") == Some(&Bson::Boolean(true));
+    match command.body.contains_key("autocommit") && !starts {
+        true => Passage::OfOpenTransaction,
+        false => Passage::New,
+    }
+}
+
+/// Waits until a write may pass, or the server ends.
+async fn pass(shared: &Shared, passage: Passage) -> Result<Entered<'_>, CommandError> {
     let mut ending = shared.ending.subscribe();
     tokio::select! {
-        entered = shared.gate.enter() => Ok(entered),
+        entered = shared.gate.enter(passage) => Ok(entered),
         _ = ending.wait_for(|ending| *ending) => Err(CommandError::new(
             ErrorCode::INTERRUPTED_AT_SHUTDOWN,
             "the server is shutting down while writes are locked out",

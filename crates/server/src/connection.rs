@@ -14,7 +14,7 @@ use std::time::Instant;
 use bson::{Document, RawDocument, RawDocumentBuf};
 use quorate_node::{
     Client, Command, CommandError, CommandFacts, DocumentBytes, ErrorCode, MAX_SHORT_BYTES,
-    check_client_metadata,
+    check_client_metadata, check_document_count,
 };
 use quorate_protocol::OpTime;
 use quorate_wire::{
@@ -374,7 +374,7 @@ pub(crate) async fn read_more(
 
 /// Whether the worker is left to other connections while a command is read.
 fn is_long(message: &Message<'_>) -> bool {
-    matches!(&message.payload, Payload::Msg(msg) if msg.body().as_bytes().len() > MAX_SHORT_BYTES)
+    matches!(message.payload, Payload::Msg(_)) && message.header.message_length > MAX_SHORT_BYTES
 }
 
 pub(crate) fn take_apart(message: &Message<'_>) -> Received {
@@ -384,8 +384,9 @@ pub(crate) fn take_apart(message: &Message<'_>) -> Received {
                 let documents = sequence.documents().map(DocumentBytes::from).collect();
                 (sequence.identifier().to_owned(), documents)
             });
-            let command = Command::received(msg.body(), sequences.collect());
-            let command = command.and_then(with_database);
+            let command = check_document_count(msg.document_count())
+                .and_then(|()| Command::received(msg.body(), sequences.collect()))
+                .and_then(with_database);
             (msg.flags(), false, command)
         }
         Payload::Query(query) => {
@@ -462,4 +463,41 @@ pub(crate) fn is_news(code: ErrorCode) -> bool {
 
 pub(crate) fn error_body(error: &CommandError) -> RawDocumentBuf {
     RawDocumentBuf::try_from(&error.reply()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use bson::raw::cstr;
+    use bson::rawdoc;
+
+    use super::*;
+
+    /// Takes a `ping` apart that comes with so many documents. Says besides whether the worker is left to others.
+    fn ping_with(documents: usize, document: &RawDocument) -> (Received, bool) {
+        let body = rawdoc! { "ping": 1, "$db": "admin" };
+        let (mut bytes, id) = (Vec::new(), RequestId(1));
+        MsgWriter::new(&mut bytes, id, id, MsgFlags::NONE, &body)
+            .sequence(cstr!("documents"), std::iter::repeat_n(document, documents))
+            .finish(None)
+            .unwrap();
+        let mut decoder = Decoder::new();
+        decoder.feed(&bytes);
+        let message = decoder.next_message().unwrap().unwrap();
+        (take_apart(&message), is_long(&message))
+    }
+
+    /// A message has room for millions of them, and each takes many times its bytes.
+    #[test]
+    fn a_message_of_too_many_documents_is_refused_whatever_its_command() {
+        let (received, _) = ping_with(100_001, &rawdoc! {});
+        assert_eq!(received.command.unwrap_err().code, ErrorCode::INVALID_LENGTH);
+        assert!(ping_with(100_000, &rawdoc! {}).0.command.is_ok());
+    }
+
+    #[test]
+    fn a_message_is_long_by_all_that_is_in_it() {
+        let text = rawdoc! { "text": "x".repeat(1024) };
+        assert!(!ping_with(MAX_SHORT_BYTES / 2048, &text).1);
+        assert!(ping_with(MAX_SHORT_BYTES / 1024, &text).1);
+    }
 }

@@ -37,6 +37,8 @@ mod replica_set;
 mod scratch;
 mod security;
 mod server;
+#[cfg(test)]
+mod slow_disk_tests;
 mod start;
 mod tls;
 mod write_gate;

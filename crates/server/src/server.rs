@@ -11,7 +11,7 @@ use std::time::Duration;
 use quorate_node::{Helpers, Node, Progress};
 use quorate_storage::FillableFiles;
 use tokio::runtime::Handle;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{Notify, Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval};
 
@@ -24,7 +24,7 @@ use crate::durability::Durability;
 use crate::memory::{FreedMemory, LOOK_INTERVAL, wake_workers};
 use crate::replica_set::{Cut, ReplicaSet, ReplicaSetOptions, Surroundings};
 use crate::security::Security;
-use crate::write_gate::WriteGate;
+use crate::write_gate::{Passage, WriteGate};
 use crate::write_turns::WriteTurns;
 
 /// The most connections at once, unless told otherwise.
@@ -122,6 +122,8 @@ pub(crate) struct Shared {
     pub(crate) farewells: watch::Sender<u64>,
     /// Whether every `hello` is answered with the error that the server is about to end.
     pub(crate) quiescing: AtomicBool,
+    /// A client asks for the end of the server. The member hands over first, over connections that are still there.
+    pub(crate) end_wanted: Notify,
     /// Becomes true when the server ends.
     pub(crate) ending: watch::Sender<bool>,
     /// The set that this member belongs to.
@@ -210,6 +212,7 @@ impl Server {
             kills: watch::Sender::new(()),
             farewells,
             quiescing: AtomicBool::new(false),
+            end_wanted: Notify::new(),
             ending: watch::Sender::new(false),
             replica_set,
             security,
@@ -253,7 +256,6 @@ impl Server {
             .map(|directory| tokio::spawn(disk::watch(directory, Arc::clone(&self.shared))));
         let reports = tokio::spawn(report_progress(Arc::clone(&self.shared)));
         let streams = tokio::spawn(tell_streams(Arc::clone(&self.shared)));
-        let mut ending = self.shared.ending.subscribe();
         let set = self.shared.replica_set.clone();
         let host = set.clone();
         let mut host = tokio::spawn(async move {
@@ -270,7 +272,7 @@ impl Server {
             tokio::select! {
                 () = &mut accepting => {}
                 () = shutdown => {}
-                _ = ending.wait_for(|ending| *ending) => {}
+                () = self.shared.end_wanted.notified() => {}
                 ended = &mut host => failure = Some(failure_of(ended)),
             }
             if let (Some(set), None) = (&set, &failure) {
@@ -288,9 +290,7 @@ impl Server {
         self.shared.quiescing.store(true, Ordering::SeqCst);
         self.shared.node.raise_topology_version();
         self.shared.topology.send_replace(());
-        if !*self.shared.ending.borrow() {
-            tokio::time::sleep(self.options.quiesce).await;
-        }
+        tokio::time::sleep(self.options.quiesce).await;
         self.shared.ending.send_replace(true);
         background.abort();
         reports.abort();
@@ -363,8 +363,9 @@ async fn maintain(shared: Arc<Shared>, options: ServerOptions) {
     loop {
         let result = tokio::select! {
             _ = maintenance.tick() => aside(&shared, |shared| {
-                // What is not done now is done the next time.
-                while let Some(_entered) = shared.gate.try_enter()
+                // What is not done now is done the next time. Writes within the gate may wait for a transaction whose
+                // time is over.
+                while let Some(_entered) = shared.gate.try_enter_as(Passage::OfOpenTransaction)
                     && shared.node.maintain(shared.clock.now())?
                 {}
                 Ok(())

@@ -161,6 +161,8 @@ pub(crate) fn compress_tail(
     patch_length(out, size_at, uncompressed_size);
     out.push(compressor.id() as u8);
     out.extend_from_slice(&compressor.scratch);
+    // What it holds would not be given back.
+    compressor.scratch.clear();
     compressor.scratch.shrink_to(RETAINED_SCRATCH);
     let length = out.len() - start;
     patch_length(out, start, length);
@@ -346,6 +348,16 @@ mod tests {
         wrapped[8] = 0;
         wrapped[..4].copy_from_slice(&OpCode::COMPRESSED.0.to_le_bytes());
         assert_eq!(decompress(&wrapped, 100, &mut Vec::new()), Err(DecodeError::NestedCompression));
+    }
+
+    #[test]
+    fn a_large_message_is_not_kept_after_it_was_compressed() {
+        for id in ALL {
+            let mut out = vec![0; HEADER_LENGTH + 8 * RETAINED_SCRATCH];
+            let mut compressor = Compressor::new(id).unwrap();
+            compress_tail(&mut out, 0, OpCode::MSG, &mut compressor).unwrap();
+            assert!(compressor.scratch.capacity() <= RETAINED_SCRATCH, "{id}");
+        }
     }
 
     #[test]

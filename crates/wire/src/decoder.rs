@@ -4,7 +4,7 @@
 //! never asks for more memory than the message limit, whatever lengths a peer announces. Reading
 //! from a socket is left to the caller.
 
-use crate::compression::decompress;
+use crate::compression::{RETAINED_SCRATCH, decompress};
 use crate::error::DecodeError;
 use crate::header::{HEADER_LENGTH, MAX_MESSAGE_SIZE, MessageHeader, OpCode};
 use crate::op_msg::OpMsg;
@@ -174,6 +174,9 @@ impl Decoder {
         }
         self.buffer.drain(..self.consumed);
         self.consumed = 0;
+        // Of the messages that were lent out none is in use any more.
+        self.decompressed.clear();
+        self.decompressed.shrink_to(RETAINED_SCRATCH);
         if self.buffer.len() <= RETAINED_BUFFER {
             self.buffer.shrink_to(RETAINED_BUFFER);
         }
@@ -186,5 +189,33 @@ type Frame = (MessageHeader, std::ops::Range<usize>, bool);
 impl Default for Decoder {
     fn default() -> Self {
         Self::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bson::rawdoc;
+
+    use super::*;
+    use crate::{Compressor, CompressorId, MsgFlags, MsgWriter, RequestId};
+
+    /// Most connections are idle most of the time.
+    #[test]
+    fn the_memory_of_a_large_message_is_kept_no_longer_than_the_message() {
+        for compressor in [None, Some(CompressorId::Zstd)] {
+            let body = rawdoc! { "text": "x".repeat(8 * RETAINED_BUFFER) };
+            let mut compressor = compressor.map(|id| Compressor::new(id).unwrap());
+            let (mut bytes, id) = (Vec::new(), RequestId(1));
+            MsgWriter::new(&mut bytes, id, id, MsgFlags::NONE, &body)
+                .finish(compressor.as_mut())
+                .unwrap();
+            let mut decoder = Decoder::new();
+            decoder.feed(&bytes);
+            assert!(decoder.next_message().unwrap().is_some());
+            // The connection waits for more.
+            decoder.input();
+            let kept = decoder.buffer.capacity() + decoder.decompressed.capacity();
+            assert!(kept <= RETAINED_BUFFER + RETAINED_SCRATCH, "{kept} bytes");
+        }
     }
 }

@@ -65,6 +65,12 @@ pub enum DecodeError {
         /// How many are accepted.
         limit: usize,
     },
+    /// More documents in one sequence than any command takes.
+    #[error("the peer sent more than {limit} documents in one sequence")]
+    TooManyDocuments {
+        /// How many are accepted.
+        limit: usize,
+    },
     /// A length inside the message that contradicts the message.
     #[error("the peer gave {field} a length of {length}, which cannot be")]
     BadLength {

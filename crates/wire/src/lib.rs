@@ -45,7 +45,10 @@ pub use hello::{
     parse_hello_of, parse_topology_version,
 };
 pub use hello_request::{FirstHello, later_hello};
-pub use op_msg::{DocumentSequence, Documents, MAX_DOCUMENT_SEQUENCES, MsgFlags, MsgWriter, OpMsg};
+pub use op_msg::{
+    DocumentSequence, Documents, MAX_DOCUMENT_SEQUENCES, MAX_SEQUENCE_DOCUMENTS, MsgFlags,
+    MsgWriter, OpMsg,
+};
 pub use op_query::{OpQuery, QueryFlags};
 pub use op_reply::{OpReply, ReplyFlags};
 pub use quorate_protocol::{CommandError, WriteConcernError};

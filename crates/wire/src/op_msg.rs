@@ -14,6 +14,10 @@ use crate::header::{HEADER_LENGTH, MAX_MESSAGE_SIZE, MessageHeader, OpCode, Requ
 /// How many document sequences one message may hold. Commands take one, `bulkWrite` two.
 pub const MAX_DOCUMENT_SEQUENCES: usize = 16;
 
+/// How many documents one sequence may hold: ten times as many as a command takes, which says so itself. To look at all the
+/// empty documents that fit into a message takes longer than other clients should wait.
+pub const MAX_SEQUENCE_DOCUMENTS: usize = 1_000_000;
+
 const BODY: u8 = 0;
 const SEQUENCE: u8 = 1;
 const CHECKSUM_LENGTH: usize = 4;
@@ -62,6 +66,7 @@ pub struct OpMsg<'a> {
     body: &'a RawDocument,
     sections: &'a [u8],
     sequence_count: usize,
+    document_count: usize,
 }
 
 impl<'a> OpMsg<'a> {
@@ -80,8 +85,8 @@ impl<'a> OpMsg<'a> {
                 .get(..sections.len().saturating_sub(CHECKSUM_LENGTH))
                 .ok_or(DecodeError::Truncated { within: "a checksum" })?;
         }
-        let (body, sequence_count) = check_sections(sections)?;
-        Ok(Self { flags, body, sections, sequence_count })
+        let Checked { body, sequence_count, document_count } = check_sections(sections)?;
+        Ok(Self { flags, body, sections, sequence_count, document_count })
     }
 
     /// The flags.
@@ -103,6 +108,11 @@ impl<'a> OpMsg<'a> {
     /// How many document sequences there are.
     pub fn sequence_count(&self) -> usize {
         self.sequence_count
+    }
+
+    /// How many documents there are in all sequences.
+    pub fn document_count(&self) -> usize {
+        self.document_count
     }
 
     /// The document sequences, in the order of the message.
@@ -149,6 +159,9 @@ impl<'a> Documents<'a> {
         let mut cursor = documents.0;
         let mut count = 0;
         while !cursor.is_empty() {
+            if count == MAX_SEQUENCE_DOCUMENTS {
+                return Err(DecodeError::TooManyDocuments { limit: MAX_SEQUENCE_DOCUMENTS });
+            }
             cursor.document(field)?;
             count += 1;
         }
@@ -193,11 +206,18 @@ fn read_section<'a>(cursor: &mut Cursor<'a>) -> Result<Section<'a>, DecodeError>
     }
 }
 
-fn check_sections(sections: &[u8]) -> Result<(&RawDocument, usize), DecodeError> {
+/// What is known of sections that have been checked.
+struct Checked<'a> {
+    body: &'a RawDocument,
+    sequence_count: usize,
+    document_count: usize,
+}
+
+fn check_sections(sections: &[u8]) -> Result<Checked<'_>, DecodeError> {
     let mut cursor = Cursor::new(sections);
     let mut body = None;
     let mut body_count = 0;
-    let mut sequence_count = 0;
+    let (mut sequence_count, mut document_count) = (0, 0);
     while !cursor.is_empty() {
         let before = sections.len() - cursor.rest().len();
         match read_section(&mut cursor)? {
@@ -213,7 +233,7 @@ fn check_sections(sections: &[u8]) -> Result<(&RawDocument, usize), DecodeError>
                 if sequences_of(&sections[..before]).any(|seen| seen.identifier == identifier) {
                     return Err(DecodeError::RepeatedSequence(identifier.to_owned()));
                 }
-                Documents::check(documents, "a document of a sequence")?;
+                document_count += Documents::check(documents, "a document of a sequence")?.1;
             }
         }
         if body_count > 1 {
@@ -221,7 +241,7 @@ fn check_sections(sections: &[u8]) -> Result<(&RawDocument, usize), DecodeError>
         }
     }
     let body = body.ok_or(DecodeError::BodyCount(0))?;
-    Ok((body, sequence_count))
+    Ok(Checked { body, sequence_count, document_count })
 }
 
 /// The sequences among sections that have been checked.

@@ -7,8 +7,9 @@ use bson::raw::{RawDocument, RawDocumentBuf, cstr};
 use bson::rawdoc;
 use proptest::prelude::*;
 use quorate_wire::{
-    Compressor, CompressorId, DecodeError, Decoder, EncodeError, HEADER_LENGTH, MsgFlags,
-    MsgWriter, OpCode, OpMsg, OpQuery, OpReply, Payload, QueryFlags, ReplyFlags, RequestId,
+    Compressor, CompressorId, DecodeError, Decoder, EncodeError, HEADER_LENGTH,
+    MAX_SEQUENCE_DOCUMENTS, MsgFlags, MsgWriter, OpCode, OpMsg, OpQuery, OpReply, Payload,
+    QueryFlags, ReplyFlags, RequestId,
 };
 
 fn ping() -> RawDocumentBuf {
@@ -146,6 +147,19 @@ fn broken_sections_are_refused() {
     assert!(with_msg(&raw_msg(0, &sections[..17]), |_| ()).is_ok());
     // Too short for the checksum it announces.
     assert!(with_msg(&raw_msg(1, &[]), |_| ()).is_err());
+}
+
+#[test]
+fn documents_of_sequences_are_counted_and_not_without_end() {
+    let body = body_section(&ping());
+    let of = |count: usize| sequence_section("documents", &rawdoc! {}.as_bytes().repeat(count));
+    let (some, other) = (of(70_000), sequence_section("others", rawdoc! { "a": 1 }.as_bytes()));
+    let message = raw_msg(0, &[&some, &body, &other]);
+    assert_eq!(with_msg(&message, |msg| msg.document_count()), Ok(70_001));
+    let limit = MAX_SEQUENCE_DOCUMENTS;
+    assert_eq!(with_msg(&raw_msg(0, &[&body, &of(limit)]), |msg| msg.document_count()), Ok(limit));
+    let refused = error_of(&raw_msg(0, &[&body, &of(limit + 1)]));
+    assert_eq!(refused, DecodeError::TooManyDocuments { limit });
 }
 
 #[test]

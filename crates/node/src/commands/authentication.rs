@@ -12,8 +12,8 @@ use crate::dispatch::Request;
 use crate::error::Result;
 use crate::fields::Fields;
 use crate::users::{
-    EXTERNAL, LoggedIn, Mechanism, Pending, decoy_credentials, failed, find_user, find_user_evenly,
-    privileges, scram_refused,
+    EXTERNAL, LoggedIn, Mechanism, Pending, User, UserId, decoy_credentials, failed,
+    find_user_evenly, privileges, roles_of, scram_refused,
 };
 
 /// Random bytes in a server's nonce.
@@ -29,6 +29,7 @@ pub(super) fn sasl_start(request: &Request<'_>, command: Command) -> Result<Outc
 /// The client's first message, and what its proof may be checked against.
 struct Opening {
     who: LoggedIn,
+    id: Option<UserId>,
     first: ClientFirst,
     skip_empty_exchange: bool,
     /// One for a user, one for each key of the set for a member.
@@ -52,24 +53,26 @@ impl Opening {
             options.is_some_and(|options| options.get_bool("skipEmptyExchange").unwrap_or(false));
         let first = ClientFirst::parse(payload(body)?).map_err(scram_refused)?;
         let who = LoggedIn { name: first.user.clone(), database: database.to_owned() };
-        let (credentials, lacks_mechanism) = if who == LoggedIn::member() {
+        let (id, credentials, lacks_mechanism) = if who == LoggedIn::member() {
             let keys = request.node.member_credentials().iter();
-            (keys.filter(|key| key.mechanism == mechanism).cloned().collect(), false)
+            (None, keys.filter(|key| key.mechanism == mechanism).cloned().collect(), false)
         } else {
             let (user, stand_in) = find_user_evenly(request.node, &who.database, &who.name)?;
             let decoy = decoy_credentials(request.node, &who, mechanism);
             let is_known = user.is_some();
-            let read = user.or(stand_in).and_then(|user| user.credentials(mechanism));
+            let read = user.or(stand_in);
+            let id = read.as_ref().and_then(User::id).filter(|_| is_known);
+            let read = read.and_then(|user| user.credentials(mechanism));
             let known = read.filter(|_| is_known);
             let lacks_mechanism = is_known && known.is_none();
-            (vec![known.unwrap_or(decoy)], lacks_mechanism)
+            (id, vec![known.unwrap_or(decoy)], lacks_mechanism)
         };
-        Ok(Self { who, first, skip_empty_exchange, credentials, lacks_mechanism })
+        Ok(Self { who, id, first, skip_empty_exchange, credentials, lacks_mechanism })
     }
 
     /// Begins the conversation and returns the server's first message.
     fn start(self, request: &Request<'_>) -> Result<Document> {
-        let Self { who, first, skip_empty_exchange, credentials, .. } = self;
+        let Self { who, id, first, skip_empty_exchange, credentials, .. } = self;
         let random = request.node.random_bytes(NONCE_LENGTH);
         // One conversation for each key that may be right; they differ in nothing that the client
         // sees.
@@ -79,7 +82,7 @@ impl Opening {
         let (conversations, answers): (Vec<_>, Vec<_>) = started.unzip();
         let answer = answers.into_iter().next().ok_or_else(failed)?;
         request.context.client.login.state().conversation =
-            Some(Pending { who, conversations, skip_empty_exchange });
+            Some(Pending { who, id, conversations, skip_empty_exchange });
         Ok(step(false, answer.into_bytes()))
     }
 }
@@ -107,14 +110,14 @@ pub(super) fn sasl_continue(request: &Request<'_>, command: Command) -> Result<O
             let own = own.map_err(scram_refused)?;
             let done = pending.skip_empty_exchange;
             if done {
-                login.user = Some(pending.who);
+                login.complete(pending.who, pending.id);
             } else {
                 login.conversation = Some(pending);
             }
             step(done, own.into_bytes())
         }
         None if message.is_empty() => {
-            login.user = Some(pending.who);
+            login.complete(pending.who, pending.id);
             step(true, Vec::new())
         }
         None => return Err(failed()),
@@ -146,9 +149,7 @@ pub(super) fn connection_status(request: &Request<'_>, command: Command) -> Resu
     let (mut users, mut roles) = (Vec::new(), Vec::new());
     if let Some(who) = who {
         users.push(Bson::from(doc! { "user": &who.name, "db": &who.database }));
-        if let Some(user) = find_user(request.node, &who.database, &who.name)? {
-            roles = user.roles();
-        }
+        roles = roles_of(request.node, &request.context.client, &who)?;
     }
     let named: Vec<_> = roles.iter().map(|role| Bson::from(role.to_document())).collect();
     let mut info = doc! { "authenticatedUsers": users, "authenticatedUserRoles": named };

@@ -8,12 +8,13 @@ use bson::{Bson, DateTime, Document, RawDocument, RawDocumentBuf};
 use quorate_query::expression::{Compiler, Variables};
 use quorate_query::matcher::Matcher;
 use quorate_query::value::DocumentRef;
+use quorate_storage::CommitSequence;
 use quorate_wire::{raw_fields, to_bson_timestamp};
 
 use crate::body::CommandBody;
 use crate::catalog::Collection;
 use crate::change_stream::ChangeStream;
-use crate::context::{Command, Outcome, Reply};
+use crate::context::{Command, Durable, Outcome, Reply};
 use crate::cursors::{BatchName, Cursor, DEFAULT_FIRST_BATCH, DocumentStream};
 use crate::dispatch::Request;
 use crate::error::Result;
@@ -33,14 +34,14 @@ pub(super) fn reply(document: &Document) -> Result<Outcome> {
 
 /// What a client wants to be sure of before a write is acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub(super) struct WriteConcern {
+pub(crate) struct WriteConcern {
     /// The write must survive a crash.
-    pub(super) journal: bool,
+    journal: bool,
 }
 
 impl WriteConcern {
     /// Reads `writeConcern`. A member without a set can acknowledge for itself only.
-    pub(super) fn parse(command: &Command) -> Result<Self> {
+    pub(crate) fn parse(command: &Command) -> Result<Self> {
         if let Some(usual) = command.given_write_concern().and_then(Self::usual) {
             return Ok(usual);
         }
@@ -89,9 +90,14 @@ impl WriteConcern {
         Some(Self { journal: journal.unwrap_or(false) })
     }
 
+    /// What a reply waits for on the disk, if the client asked for it.
+    pub(crate) fn durable(self, commit: Option<CommitSequence>) -> Option<Durable> {
+        self.journal.then(|| commit.map_or(Durable::All, Durable::Commit))
+    }
+
     /// A reply that waits for the disk if the client asked for it.
     pub(super) fn reply(self, body: RawDocumentBuf, commit: Option<Commit>) -> Outcome {
-        let durable = commit.filter(|_| self.journal).map(|commit| commit.sequence);
+        let durable = self.durable(commit.map(|commit| commit.sequence));
         Outcome::Reply(Reply { body, durable, op_time: commit.and_then(|commit| commit.op_time) })
     }
 }

@@ -7,7 +7,7 @@ use quorate_query::matcher::Matcher;
 
 use super::common::reply;
 use crate::command_table::{Access, Effect};
-use crate::context::{Command, Outcome, Reply};
+use crate::context::{Command, Durable, Outcome, Reply};
 use crate::dispatch::Request;
 use crate::error::Result;
 use crate::fields::{Fields, to_raw, whole_number};
@@ -91,9 +91,8 @@ pub(super) fn fsync(request: &Request<'_>, command: Command) -> Result<Outcome> 
     if Fields::new(&command.body, "fsync").flag("lock")? {
         return super::outside::needs_a_process(request, command);
     }
-    let (committed, _) = request.node.durability();
     let body = to_raw(&doc! { "numFiles": 1, "ok": 1.0 })?;
-    Ok(Outcome::Reply(Reply { body, durable: Some(committed), op_time: None }))
+    Ok(Outcome::Reply(Reply { body, durable: Some(Durable::All), op_time: None }))
 }
 
 /// Filters of `currentOp` that are no fields of what it shows.

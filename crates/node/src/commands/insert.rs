@@ -164,7 +164,7 @@ pub(super) fn check_writable(namespace: &Namespace) -> Result<()> {
 }
 
 /// Refuses empty and oversized batches.
-pub(super) fn check_statement_count(count: usize) -> Result<()> {
+pub(crate) fn check_statement_count(count: usize) -> Result<()> {
     refuse_if!(!(1..=MAX_WRITE_BATCH_SIZE).contains(&count) => INVALID_LENGTH,
         "Write batch sizes must be between 1 and {MAX_WRITE_BATCH_SIZE}. Got {count} \
          operations.");

@@ -39,12 +39,12 @@ pub(super) fn log_in(request: &Request<'_>, body: &Document, database: &str) -> 
     let subject = certificate.subject.as_str();
     refuse_if!(fields.string("user")?.is_some_and(|user| user != subject) => AUTHENTICATION_FAILED,
         "the user must be the subject of the certificate, {subject}");
-    let who = if certificate.is_member {
-        LoggedIn::member()
+    let (who, id) = if certificate.is_member {
+        (LoggedIn::member(), None)
     } else {
-        find_user(request.node, EXTERNAL, subject)?.ok_or_else(failed)?;
-        LoggedIn { name: subject.to_owned(), database: EXTERNAL.to_owned() }
+        let user = find_user(request.node, EXTERNAL, subject)?.ok_or_else(failed)?;
+        (LoggedIn { name: subject.to_owned(), database: EXTERNAL.to_owned() }, user.id())
     };
-    client.login.state().user = Some(who);
+    client.login.state().complete(who, id);
     Ok(doc! { "dbname": EXTERNAL, "user": subject })
 }

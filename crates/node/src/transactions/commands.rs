@@ -6,10 +6,11 @@ use quorate_transactions::{Arrival, Kind, Verdict};
 
 use super::enter::label;
 use super::refused;
+use crate::commands::WriteConcern;
 use crate::context::{Command, Outcome, Reply};
 use crate::dispatch::Request;
 use crate::error::{CommandError, Result};
-use crate::fields::{Fields, to_raw};
+use crate::fields::to_raw;
 use crate::replication::not_writable;
 use crate::sessions::SessionId;
 use crate::writer::Writer;
@@ -18,6 +19,8 @@ use crate::writer::Writer;
 /// that changed nothing, the newest that it may have read; for one that is not known, an entry that
 /// changes nothing.
 pub(crate) fn commit(request: &Request<'_>, command: Command) -> Result<Outcome> {
+    // One that cannot be read is refused before anything is done.
+    let concern = WriteConcern::parse(&command)?;
     let mut writer = enter(request)?;
     let (session, number) = ending(request)?;
     match writer.arrive_for_transaction(session, Arrival { number, kind: Kind::Commit })? {
@@ -35,7 +38,7 @@ pub(crate) fn commit(request: &Request<'_>, command: Command) -> Result<Outcome>
                     }
                     writer.state.transactions.table.committed(transaction);
                     writer.forget_ended();
-                    done(&mut writer, &command, position.map_or(read_at, |at| at.op_time))
+                    done(&writer, concern, position.map_or(read_at, |at| at.op_time))
                 }
                 Err(error) => {
                     // The commit was the statement that ran: the table need not keep why it ended.
@@ -46,7 +49,7 @@ pub(crate) fn commit(request: &Request<'_>, command: Command) -> Result<Outcome>
                 }
             }
         }
-        Verdict::CommittedBefore(at) => done(&mut writer, &command, at),
+        Verdict::CommittedBefore(at) => done(&writer, concern, at),
         Verdict::CommitUnknown(refusal) => {
             writer.log_noop("commit of an unknown transaction")?;
             let mut error = refused(refusal);
@@ -93,10 +96,8 @@ fn ending<'r>(request: &'r Request<'_>) -> Result<(&'r SessionId, i64)> {
     }
 }
 
-fn done(writer: &mut Writer<'_>, command: &Command, op_time: OpTime) -> Result<Outcome> {
-    let concern = Fields::new(&command.body, "commitTransaction").document("writeConcern")?;
-    let journal = concern.is_some_and(|concern| concern.get_bool("j").unwrap_or(false));
-    let durable = writer.last_sequence.filter(|_| journal);
+fn done(writer: &Writer<'_>, concern: WriteConcern, op_time: OpTime) -> Result<Outcome> {
+    let durable = concern.durable(writer.last_sequence);
     Ok(Outcome::Reply(Reply { durable, op_time: Some(op_time), ..ok()?.into() }))
 }
 

@@ -18,9 +18,10 @@ use crate::catalog::{Collection, Ident};
 use crate::context::Interrupt;
 use crate::error::{CommandError, Result};
 use crate::namespace::Namespace;
+use crate::node::Block;
 use crate::writer::{Worker, Writer};
 
-/// The most writes that wait at once; each keeps a thread.
+/// The most writes and statements that wait at once; each keeps a thread.
 const MAX_WAITING: usize = 256;
 
 /// How often a waiting write looks whether it has been told to stop.
@@ -51,6 +52,16 @@ struct Waiting<'q> {
     queue: &'q EndQueue,
     holder: TransactionId,
     ended: Arc<Condvar>,
+    _place: Place<'q>,
+}
+
+/// One of the places for writes that wait, until it is dropped.
+struct Place<'q>(&'q AtomicUsize);
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
 }
 
 /// How long a transaction waits, in milliseconds: −1 for as long as its statement may take.
@@ -79,7 +90,22 @@ impl EndQueue {
 
     /// A transaction uses a collection for the first time. If a command waits to change the
     /// collection's description, the transaction lets it go first, for a short while.
-    pub(super) fn let_changes_pass(&self, ident: Ident, interrupt: &Interrupt) -> Result<()> {
+    pub(super) fn let_changes_pass(
+        &self,
+        block: Block,
+        ident: Ident,
+        interrupt: &Interrupt,
+    ) -> Result<()> {
+        if !self.wanted.lock().contains_key(&ident) {
+            return Ok(());
+        }
+        let _place = self.take_place()?;
+        let mut passed = Ok(());
+        (block.0)(&mut || passed = self.wait_for_changes(ident, interrupt));
+        passed
+    }
+
+    fn wait_for_changes(&self, ident: Ident, interrupt: &Interrupt) -> Result<()> {
         let limit = u64::try_from(self.lock_request_millis()).ok();
         let mut waited = Duration::ZERO;
         let mut wanted = self.wanted.lock();
@@ -110,19 +136,21 @@ impl EndQueue {
         }
     }
 
+    fn take_place(&self) -> Result<Place<'_>> {
+        let taken = self.waiting.fetch_add(1, Ordering::SeqCst);
+        let place = Place(&self.waiting);
+        refuse_if!(taken >= MAX_WAITING => WRITE_CONFLICT,
+            "{MAX_WAITING} writes wait for transactions to end already; write again later");
+        Ok(place)
+    }
+
     /// A write is about to wait for an open transaction. The caller holds the write lock, under which transactions end.
     fn enter(&self, holder: TransactionId) -> Result<Waiting<'_>> {
-        if self.waiting.fetch_add(1, Ordering::SeqCst) >= MAX_WAITING {
-            self.waiting.fetch_sub(1, Ordering::SeqCst);
-            refuse!(
-                WRITE_CONFLICT,
-                "{MAX_WAITING} writes wait for transactions to end already; write again later"
-            );
-        }
+        let place = self.take_place()?;
         let mut waited_for = self.waited_for.lock();
         let waited = waited_for.entry(holder).or_default();
         waited.writes += 1;
-        Ok(Waiting { queue: self, holder, ended: Arc::clone(&waited.ended) })
+        Ok(Waiting { queue: self, holder, ended: Arc::clone(&waited.ended), _place: place })
     }
 
     /// Wakes the writes that wait for these transactions.
@@ -153,7 +181,6 @@ impl Waiting<'_> {
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        self.queue.waiting.fetch_sub(1, Ordering::SeqCst);
         let mut waited_for = self.queue.waited_for.lock();
         // It is not there any more once the transaction has ended.
         if let Some(waited) = waited_for.get_mut(&self.holder) {

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a panic is the report")]
 
+mod durable;
 #[path = "../support/mod.rs"]
 mod support;
 

@@ -35,3 +35,28 @@ fn connections_outlive_a_step_down_unless_the_parameter_says_otherwise() {
     let primary = set.primary();
     set.insert(primary, doc! { "_id": 1 }, 3.into()).unwrap();
 }
+
+/// The manual, "shutdown": the primary waits for a secondary that has caught up.
+#[test]
+fn the_command_that_ends_a_primary_lets_the_others_have_its_last_writes() {
+    let set = Set::initiated(3);
+    let primary = set.primary();
+    let others = set.others(primary);
+    set.insert(primary, doc! { "_id": 1 }, 3.into()).unwrap();
+    let copying = |mode: &str| {
+        for place in &others {
+            set.ok(*place, doc! { "configureFailPoint": "stopReplProducer", "mode": mode });
+        }
+    };
+    copying("alwaysOn");
+    // More than what is under way between two members.
+    let text = "x".repeat(14 * 1024 * 1024);
+    set.insert(primary, doc! { "_id": 2, "text": text }, 1.into()).unwrap();
+    let mut client = Client::connect(set.members[primary].address, TIMEOUT).unwrap();
+    let asked = client.run(&doc! { "shutdown": 1, "$db": "admin" }, TIMEOUT);
+    assert!(asked.is_err(), "the connection ends without an answer: {asked:?}");
+    copying("off");
+    let next = set.primary_among(&others);
+    let counted = set.ok(next, doc! { "count": "c", "$db": "db" });
+    assert_eq!(counted.get_i32("n").unwrap(), 2);
+}

@@ -6,8 +6,12 @@ use bson::{Binary, Bson, Document, doc};
 use crate::set::Set;
 
 /// A statement of a transaction of one session.
-fn statement(number: i64, mut command: Document) -> Document {
-    let id = Binary { subtype: BinarySubtype::Uuid, bytes: vec![7; 16] };
+fn statement(number: i64, command: Document) -> Document {
+    statement_of(7, number, command)
+}
+
+fn statement_of(session: u8, number: i64, mut command: Document) -> Document {
+    let id = Binary { subtype: BinarySubtype::Uuid, bytes: vec![session; 16] };
     command.extend(doc! { "lsid": { "id": id }, "txnNumber": number, "autocommit": false });
     command.entry("$db".to_owned()).or_insert("db".into());
     command
@@ -103,4 +107,40 @@ fn no_command_of_the_process_or_the_set_is_part_of_a_transaction() {
     }
     assert_eq!(set.primary(), primary);
     set.insert(primary, doc! { "_id": 1 }, Bson::from("majority")).unwrap();
+}
+
+/// The members of this test have two workers each.
+#[test]
+fn statements_that_let_a_drop_go_first_keep_no_worker_from_other_clients() {
+    let set = Set::initiated(1);
+    let primary = set.primary();
+    set.insert(primary, doc! { "_id": 0, "x": 0 }, Bson::from("majority")).unwrap();
+    set.ok(primary, doc! { "setParameter": 1, "maxTransactionLockRequestTimeoutMillis": -1 });
+    set.ok(primary, first(1, update(0, 1)));
+    let waiting = || {
+        let status = set.ok(primary, doc! { "serverStatus": 1 });
+        status.get_document("transactions").unwrap().get_i64("waitingWrites").unwrap()
+    };
+    std::thread::scope(|threads| {
+        let dropped = threads.spawn(|| set.ok(primary, doc! { "drop": "c", "$db": "db" }));
+        set.wait("the drop to wait", || (waiting() == 1).then_some(()));
+        let reads: Vec<_> = (1..=4)
+            .map(|session| {
+                let find = doc! { "find": "c", "filter": { "_id": 0 }, "startTransaction": true };
+                let find = statement_of(session, 1, find);
+                threads.spawn(|| set.run(primary, find))
+            })
+            .collect();
+        set.wait("the statements to wait", || (waiting() == 5).then_some(()));
+        set.ok(primary, commit(1));
+        for (session, read) in (1..).zip(reads) {
+            // It came before the drop, or there is nothing left for it to read.
+            let reply = read.join().unwrap().unwrap();
+            let code = reply.get_i32("code").ok();
+            assert!(code.is_none_or(|code| code == 246), "{reply}");
+            let abort = doc! { "abortTransaction": 1, "$db": "admin" };
+            set.run(primary, statement_of(session, 1, abort)).unwrap();
+        }
+        dropped.join().unwrap();
+    });
 }

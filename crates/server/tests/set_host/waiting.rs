@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use bson::spec::BinarySubtype;
 use bson::{Binary, Bson, Document, doc};
+use quorate_wire::MsgFlags;
 
 use crate::client::{Client, TIMEOUT};
 use crate::set::{Set, wait};
@@ -150,4 +151,23 @@ fn a_stream_that_waits_is_woken_by_its_own_news() {
     set.ok(primary, doc! { "killCursors": "c", "cursors": [ids[2].1], "$db": "db" });
     let reply = third.join().unwrap();
     assert_eq!(reply.get_i32("code").unwrap(), 43, "{reply}");
+}
+
+/// Nobody else would end it: it has no time limit, and the member that it waits for may never come.
+#[test]
+fn a_write_that_waits_ends_with_its_client() {
+    let set = Set::initiated(3);
+    let primary = set.primary();
+    let stopped = doc! { "configureFailPoint": "stopReplProducer", "mode": "alwaysOn" };
+    set.ok(set.others(primary)[0], stopped);
+    let mut client = Client::connect(set.members[primary].address, TIMEOUT).unwrap();
+    client.send(&insert(1), MsgFlags::NONE).unwrap();
+    let waiting = waiting_insert(&set, primary);
+    drop(client);
+    wait("the insert to end", || {
+        let reply = set.ok(primary, doc! { "currentOp": 1, "opid": waiting.clone() });
+        reply.get_array("inprog").unwrap().is_empty().then_some(())
+    });
+    // It was done all the same.
+    assert_eq!(set.ok(primary, doc! { "count": "c", "$db": "db" }).get_i32("n").unwrap(), 1);
 }

@@ -1,0 +1,194 @@
+//! A server whose disk does not come to the end of a sync until it is told to.
+
+#![allow(clippy::unwrap_used, reason = "a panic is the report")]
+
+use std::io::{self, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::path::Path;
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
+
+use bson::spec::BinarySubtype;
+use bson::{Binary, Document, RawDocumentBuf, doc};
+use quorate_node::{Block, Node, NodeOptions};
+use quorate_storage::{DiskOptions, DiskStore, FileHandle, Files, FillableFiles, RealFiles};
+use quorate_wire::{Decoder, MsgFlags, MsgWriter, Payload, RequestId};
+use tokio::net::TcpListener;
+use tokio::sync::oneshot;
+
+use crate::clock::Clock;
+use crate::security::{Membership, Security};
+use crate::server::{Machine, Server, ServerOptions};
+use crate::write_turns;
+
+/// A test that waits for this long has failed.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Long enough that nothing is synced for which no client waits.
+const NEVER: Duration = Duration::from_secs(3600);
+
+#[derive(Default)]
+struct Events {
+    is_held: bool,
+    waiting_syncs: usize,
+    answers: Vec<Document>,
+}
+
+/// A disk whose syncs can be held, and what happens meanwhile.
+#[derive(Clone, Default)]
+struct SlowDisk(Arc<(Mutex<Events>, Condvar)>);
+
+impl SlowDisk {
+    fn tell<T>(&self, change: impl FnOnce(&mut Events) -> T) -> T {
+        let changed = change(&mut self.0.0.lock().unwrap());
+        self.0.1.notify_all();
+        changed
+    }
+
+    fn wait_until(&self, is_so: impl Fn(&Events) -> bool) {
+        let events = self.0.0.lock().unwrap();
+        let waited = self.0.1.wait_timeout_while(events, PATIENCE, |events| !is_so(events));
+        assert!(!waited.unwrap().1.timed_out());
+    }
+
+    fn slow(&self, file: Arc<dyn FileHandle>) -> Arc<dyn FileHandle> {
+        Arc::new(SlowFile(file, self.clone()))
+    }
+}
+
+struct SlowFile(Arc<dyn FileHandle>, SlowDisk);
+
+impl FileHandle for SlowFile {
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        self.0.write_at(bytes, offset)
+    }
+
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+        self.0.read_at(buffer, offset)
+    }
+
+    fn length(&self) -> io::Result<u64> {
+        self.0.length()
+    }
+
+    fn set_length(&self, length: u64) -> io::Result<()> {
+        self.0.set_length(length)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.1.tell(|events| events.waiting_syncs += 1);
+        self.1.wait_until(|events| !events.is_held);
+        self.1.tell(|events| events.waiting_syncs -= 1);
+        self.0.sync()
+    }
+}
+
+impl Files for SlowDisk {
+    fn create_directory(&self, path: &Path) -> io::Result<()> {
+        RealFiles.create_directory(path)
+    }
+
+    fn list(&self, directory: &Path) -> io::Result<Vec<String>> {
+        RealFiles.list(directory)
+    }
+
+    fn create(&self, path: &Path, zeros: u64) -> io::Result<Arc<dyn FileHandle>> {
+        RealFiles.create(path, zeros).map(|file| self.slow(file))
+    }
+
+    fn open(&self, path: &Path) -> io::Result<Arc<dyn FileHandle>> {
+        RealFiles.open(path).map(|file| self.slow(file))
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        RealFiles.rename(from, to)
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        RealFiles.remove(path)
+    }
+
+    fn sync_directory(&self, path: &Path) -> io::Result<()> {
+        RealFiles.sync_directory(path)
+    }
+}
+
+/// A member with a history, without a set around it.
+fn server_on(disk: SlowDisk, directory: &Path) -> Server {
+    let clock = Clock::new();
+    let store = DiskStore::open_on(Arc::new(disk), directory, DiskOptions::default()).unwrap();
+    let node_options = NodeOptions {
+        oplog_bytes: Some(1 << 20),
+        block: Block(write_turns::block),
+        ..NodeOptions::default()
+    };
+    let node = Arc::new(Node::open(Arc::new(store), node_options, clock.now()).unwrap());
+    let security = Security::new(None, &Membership::Unchecked, false).unwrap();
+    let machine = Machine { clock, files: FillableFiles::default() };
+    let options = ServerOptions { journal_interval: NEVER, ..ServerOptions::default() };
+    Server::prepare(node, machine, options, security, None).unwrap()
+}
+
+/// The answer to a command, over a connection of its own.
+fn ask(server: SocketAddr, command: &Document) -> Document {
+    let mut stream = TcpStream::connect(server).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let body = RawDocumentBuf::try_from(command).unwrap();
+    let mut bytes = Vec::new();
+    MsgWriter::new(&mut bytes, RequestId(1), RequestId(0), MsgFlags::NONE, &body)
+        .finish(None)
+        .unwrap();
+    stream.write_all(&bytes).unwrap();
+    let mut decoder = Decoder::new();
+    loop {
+        if let Some(message) = decoder.next_message().unwrap() {
+            let Payload::Msg(msg) = &message.payload else { panic!("a reply is an OP_MSG") };
+            return Document::try_from(msg.body()).unwrap();
+        }
+        let mut chunk = [0; 4096];
+        let read = stream.read(&mut chunk).unwrap();
+        assert!(read > 0, "the connection was closed");
+        decoder.feed(&chunk[..read]);
+    }
+}
+
+/// The manual, "Write Concern": with `j: true` the answer comes when the write is in the journal on the disk. The first
+/// answer may have been lost while the disk stood still.
+#[test]
+fn a_repeated_write_is_answered_when_the_disk_has_what_the_first_one_wrote() {
+    let (disk, directory) = (SlowDisk::default(), tempfile::tempdir().unwrap());
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let _entered = runtime.enter();
+    let server = server_on(disk.clone(), directory.path());
+    let listener = runtime.block_on(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))).unwrap();
+    let address = listener.local_addr().unwrap();
+    let (stop, stopped) = oneshot::channel::<()>();
+    let running = runtime.spawn(server.run(listener, async { drop(stopped.await) }));
+    let insert = |journal: bool| {
+        let id = Binary { subtype: BinarySubtype::Uuid, bytes: vec![7; 16] };
+        doc! {
+            "insert": "c", "documents": [{ "_id": 1 }], "lsid": { "id": id }, "txnNumber": 1_i64,
+            "writeConcern": { "w": 1, "j": journal }, "$db": "db",
+        }
+    };
+    let first = ask(address, &insert(false));
+    assert_eq!(first.get_i32("n").ok(), Some(1), "{first}");
+    disk.tell(|events| events.is_held = true);
+    let client = std::thread::spawn({
+        let (disk, again) = (disk.clone(), insert(true));
+        move || {
+            let answer = ask(address, &again);
+            disk.tell(|events| events.answers.push(answer));
+        }
+    });
+    disk.wait_until(|events| events.waiting_syncs > 0 || !events.answers.is_empty());
+    let early = disk.tell(|events| std::mem::take(&mut events.answers));
+    disk.tell(|events| events.is_held = false);
+    assert_eq!(early, [], "the disk has yet to sync");
+    client.join().unwrap();
+    let answers = disk.tell(|events| std::mem::take(&mut events.answers));
+    assert!(answers[0].contains_key("retriedStmtIds"), "{answers:?}");
+    stop.send(()).unwrap();
+    runtime.block_on(running).unwrap().unwrap();
+}
