@@ -24,7 +24,17 @@ pub(crate) fn keep_files_private() {
 
 /// Makes a directory that its owner alone can enter, or takes one over and closes it to others.
 pub(crate) fn private_directory(path: &Path) -> io::Result<()> {
-    DirBuilder::new().recursive(true).mode(PRIVATE_DIRECTORY).create(path)?;
+    make_directory(path)?;
+    close_to_others(path)
+}
+
+/// Makes a directory that its owner alone can enter. One that exists stays as it is.
+pub(crate) fn make_directory(path: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(PRIVATE_DIRECTORY).create(path)
+}
+
+/// Closes a directory to others. It is known to be ours: nothing else may be closed to its users.
+pub(crate) fn close_to_others(path: &Path) -> io::Result<()> {
     let mode = metadata(path)?.permissions().mode();
     if mode & OTHERS != 0 {
         tracing::warn!(

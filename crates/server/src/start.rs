@@ -18,7 +18,7 @@ use crate::accepting::Listeners;
 use crate::clock::Clock;
 use crate::descriptors::Descriptors;
 use crate::memory::allocator_name;
-use crate::privacy::{keep_files_private, private_directory};
+use crate::privacy::{close_to_others, keep_files_private, make_directory};
 use crate::replica_set::{Cut, ReplicaSetOptions};
 use crate::scratch::ScratchDirectory;
 use crate::security::{Membership, Security, SecurityError};
@@ -269,11 +269,13 @@ fn open_store(place: Place, files: &FillableFiles) -> Result<Opened, StartError>
     let Place::Directory(directory) = place else {
         return Ok(Opened { store: Arc::new(ModelStore::new()), directory: None, closed: None });
     };
-    private_directory(&directory)
-        .map_err(|source| StartError::Open(OpenError::Io { path: directory.clone(), source }))?;
+    let failed = |source| StartError::Open(OpenError::Io { path: directory.clone(), source });
+    make_directory(&directory).map_err(failed)?;
     let on_disk: Arc<dyn Files> = Arc::new(files.clone());
     let store = DiskStore::open_on(on_disk, &directory, DiskOptions::default());
     let mut store = store.map_err(not_opened)?;
+    // Not before: a directory of something else is refused, and keeps its mode.
+    close_to_others(&directory).map_err(failed)?;
     if let Some(torn) = store.torn_tail() {
         tracing::warn!(
             journal = %torn.journal.display(),

@@ -2,7 +2,10 @@
 
 #![allow(clippy::unwrap_used, reason = "a panic is the report")]
 
+use std::fs::Permissions;
 use std::net::Ipv4Addr;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::time::Duration;
 
 use bson::{Document, RawDocumentBuf, doc};
@@ -43,6 +46,27 @@ async fn a_directory_is_free_once_the_server_has_stopped() {
                 doc! { command: if first { bson::Bson::from(doc! {}) } else { 1.into() } },
             )
             .await;
+            running.stop().await.unwrap();
+        }
+    }
+}
+
+/// The operator may name a directory by mistake that others work in. It is refused as it is.
+#[tokio::test]
+async fn only_a_data_directory_is_closed_to_others() {
+    let mode = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o777;
+    for (has_file, expected) in [(true, 0o755), (false, 0o700)] {
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::set_permissions(directory.path(), Permissions::from_mode(0o755)).unwrap();
+        if has_file {
+            std::fs::write(directory.path().join("letter.txt"), "dear").unwrap();
+        }
+        let options = StartOptions::new(Place::Directory(directory.path().to_owned()));
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let started = Server::start(listener, options).await;
+        assert_eq!(started.is_err(), has_file);
+        assert_eq!(mode(directory.path()), expected, "with a file of another program: {has_file}");
+        if let Ok(running) = started {
             running.stop().await.unwrap();
         }
     }
