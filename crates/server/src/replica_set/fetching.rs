@@ -15,7 +15,7 @@ use quorate_wire::MsgFlags;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use super::client::{Client, ClientError, check};
-use super::inbox::Applying;
+use super::inbox::{Applying, Failing};
 use super::stream::{find_command, parse_batch};
 use super::{Inbox, Message};
 use crate::dialer::Dialer;
@@ -58,7 +58,7 @@ impl Fetch {
         let (sender, dropped) = oneshot::channel();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         std::thread::Builder::new().name("quorate-fetch".to_owned()).spawn(move || {
-            let _failing = Failing(&inbox);
+            let _failing = Failing { inbox: &inbox, thread: "fetching" };
             runtime.block_on(async {
                 let (cut, copying) = (inbox.cut.clone(), inbox.copying.clone());
                 let fetching = copying.guard(fetch(wanted, &buffer, &inbox, &dialer));
@@ -70,17 +70,6 @@ impl Fetch {
             });
         })?;
         Ok(Self { _ends_when_dropped: sender })
-    }
-}
-
-/// Tells of a panic: a follower that copies no more must not look as if it did.
-struct Failing<'a>(&'a Inbox);
-
-impl Drop for Failing<'_> {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            self.0.post(Message::Broken("the fetching thread panicked".to_owned()));
-        }
     }
 }
 

@@ -228,6 +228,21 @@ impl Drop for Closing<'_> {
     }
 }
 
+/// Tells of a panic of a thread, when dropped: a follower that copies or applies no more must not look as if it did.
+pub(super) struct Failing<'a> {
+    pub(super) inbox: &'a Inbox,
+    pub(super) thread: &'static str,
+}
+
+impl Drop for Failing<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let why = format!("the {} thread panicked", self.thread);
+            self.inbox.post(Message::Broken(why));
+        }
+    }
+}
+
 /// A turn that did not come to its end, because of a panic: the member must not go on.
 struct Unfinished<'a>(&'a Inbox);
 

@@ -20,7 +20,7 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use super::Message;
 use super::copying::{RollbackFiles, wait_until_old_enough};
-use super::inbox::Inbox;
+use super::inbox::{Failing, Inbox};
 use crate::bounded_channel::{BoundedSender, bounded_channel};
 use crate::clock::Clock;
 use crate::write_gate::{Entered, WriteGate};
@@ -134,6 +134,7 @@ impl Applier {
         });
         let thread = Arc::clone(&applying);
         std::thread::Builder::new().name("quorate-apply".to_owned()).spawn(move || {
+            let _failing = Failing { inbox: &thread.inbox, thread: "applying" };
             while thread.wait() {
                 let at_work = thread.at_work.lock();
                 thread.work(None);
@@ -437,6 +438,15 @@ mod tests {
             self.files.limit_room(None);
             self.gate.set_disk_full(false);
         }
+    }
+
+    #[test]
+    fn a_member_whose_applying_thread_panics_does_not_go_on() {
+        let follower = Follower::new();
+        follower.node.on_append(Box::new(|_, _| panic!("this is meant")));
+        follower.add(op_time(0), vec![entry(1)]);
+        follower.applier.wake();
+        until("the end of the member", || follower.inbox.is_broken());
     }
 
     /// docs/replication-rules.md: a follower whose entries come faster than its disk is looked at.
