@@ -257,7 +257,7 @@ fn damaged() -> EventError {
 }
 
 /// The value in the BSON bytes of its own document. Documents and arrays have a layout in tokens, so they do not come
-/// here: whoever sends a token chooses its bytes, and parsing takes a frame of the stack for each level of nesting.
+/// here. A client chooses the bytes of its token, and parsing takes a frame of the stack for each level of nesting.
 fn held_value(bytes: &[u8], depth: usize) -> Result<Bson> {
     let holder = RawDocument::from_bytes(bytes).map_err(|_| damaged())?;
     let mut fields = holder.iter();

@@ -301,7 +301,7 @@ fn prepare<'a>(
 }
 
 /// The session that a command names, which is started or kept alive. Where clients log in, one that has not logged in has
-/// none: sessions are kept for long, and anybody may send commands that need no login.
+/// none: sessions are kept for long, and any client may send commands that need no login.
 fn keep_session(node: &Node, context: &Context, command: &Command) -> Result<Option<SessionId>> {
     let Some(session) = SessionId::from_command(&command.body)? else { return Ok(None) };
     let owner = session_owner(node, &context.client);

@@ -206,7 +206,7 @@ fn a_pipeline_takes_the_right_to_read_what_it_joins() {
 #[test]
 fn an_explain_takes_the_rights_of_its_command() {
     let member = Member::guarded();
-    member.log_in("somebody", &[]);
+    member.log_in("first", &[]);
     let reader = member.log_in("reader", &[("read", "admin"), ("read", "db")]);
     let explain = |inner: Document, database: &str| doc! {"explain": inner, "$db": database};
     for inner in [

@@ -77,10 +77,10 @@ fn without_a_login_only_what_a_login_takes_can_be_run() {
     let member = Member::guarded();
     member.log_in("first", &[]);
     let page = Page::read();
-    let anybody: Vec<_> =
+    let public: Vec<_> =
         page.commands.iter().filter(|(_, right)| *right == "none").map(|(name, _)| name).collect();
     assert_eq!(
-        anybody,
+        public,
         [
             "authenticate", "buildInfo", "connectionStatus", "hello", "listCommands", "logout",
             "ping", "saslContinue", "saslStart", "whatsmyuri",
@@ -130,10 +130,11 @@ fn every_role_allows_on_every_namespace_what_the_page_says() {
 #[test]
 fn a_user_without_roles_may_do_nothing_that_takes_one() {
     let member = Member::guarded();
-    let nobody = member.log_in("nobody", &[]);
+    let powerless = member.log_in("powerless", &[]);
     // After a logout nothing could be tried.
     for (name, right) in Page::read().commands.iter().filter(|(name, _)| *name != "logout") {
-        let refused = code(&member, &nobody, doc! {name: 1, "$db": "admin"}) == Some(UNAUTHORIZED);
+        let refused =
+            code(&member, &powerless, doc! {name: 1, "$db": "admin"}) == Some(UNAUTHORIZED);
         assert_eq!(refused, right != "none" && right != "login", "{name}");
     }
 }

@@ -239,8 +239,8 @@ mod tests {
         };
         assert!(organisation("set").is_of_same_organisation(&organisation("set")));
         assert!(!organisation("set").is_of_same_organisation(&organisation("other")));
-        let nobody = subject(&[(DnType::CommonName, "a")]);
-        assert!(!nobody.is_of_same_organisation(&nobody.clone()));
+        let unnamed = subject(&[(DnType::CommonName, "a")]);
+        assert!(!unnamed.is_of_same_organisation(&unnamed.clone()));
     }
 
     #[test]

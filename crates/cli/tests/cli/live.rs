@@ -159,8 +159,8 @@ fn logins_are_told_from_networks() {
     let create = "{createUser: 'ada', pwd: 'right', roles: ['root']}";
     let created = quorate(&["run", &uri, create]);
     assert_eq!(created.code(), 0, "{}", created.stderr());
-    let nobody = quorate(&["run", &uri, "{listDatabases: 1}"]);
-    assert!(nobody.stderr().contains("log in with mongodb://USER"), "{}", nobody.stderr());
+    let stranger = quorate(&["run", &uri, "{listDatabases: 1}"]);
+    assert!(stranger.stderr().contains("log in with mongodb://USER"), "{}", stranger.stderr());
     let host = uri.trim_start_matches("mongodb://");
     let (right, wrong) =
         (format!("mongodb://ada:right@{host}"), format!("mongodb://ada:wrong@{host}"));

@@ -153,7 +153,7 @@ fn a_stream_that_waits_is_woken_by_its_own_news() {
     assert_eq!(reply.get_i32("code").unwrap(), 43, "{reply}");
 }
 
-/// Nobody else would end it: it has no time limit, and the member that it waits for may never come.
+/// Nothing else would end it: it has no time limit, and the member that it waits for may never come.
 #[test]
 fn a_write_that_waits_ends_with_its_client() {
     let set = Set::initiated(3);
