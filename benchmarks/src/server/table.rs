@@ -5,10 +5,7 @@ use std::time::Duration;
 
 use crate::figures::{Figures, shown};
 use crate::measuring::{Job, Turn, turn};
-use crate::{Store, Wanted};
-
-/// How long no contestant is measured after a turn, so that closing connections falls into none.
-const PAUSE: Duration = Duration::from_millis(100);
+use crate::{Store, Wanted, programs};
 
 /// All contestants of a run, ours first.
 pub struct Table<'a> {
@@ -50,12 +47,12 @@ impl<'a> Table<'a> {
         let mut found: Vec<Found> = self.contestants.iter().map(|_| Found::default()).collect();
         for round in 0..self.wanted.rounds {
             for (store, found) in self.contestants.iter().zip(&mut found) {
+                programs::await_quiet();
                 if let Some(turn) = measure(*store, round) {
                     found.figures.push(turn.figure);
                     found.requests += turn.requests;
                     found.cpu += turn.cpu;
                     found.took_part = true;
-                    std::thread::sleep(PAUSE);
                 }
             }
         }

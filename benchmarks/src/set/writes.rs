@@ -7,7 +7,7 @@ use crate::dialects::Dialect;
 use crate::floor_log::FloorLog;
 use crate::members::Set;
 use crate::table::{Figures, line};
-use crate::{Effort, load, peers};
+use crate::{Effort, load, peers, programs};
 
 struct Contestant {
     name: &'static str,
@@ -51,6 +51,7 @@ pub async fn run(effort: Effort) {
         for _ in 0..effort.rounds {
             for contestant in &mut contestants {
                 let Contestant { dialect, address, .. } = *contestant;
+                tokio::task::spawn_blocking(programs::await_quiet).await.unwrap();
                 let before = processor_times(&set, primary);
                 let outcome = load::run(dialect, address, clients, effort.load).await;
                 if dialect == Dialect::Quorate {

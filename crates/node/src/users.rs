@@ -316,7 +316,8 @@ fn refused(name: &str, needed: Access, touch: &Touch<'_>) -> CommandError {
     )
 }
 
-/// The roles of the user that a client has logged in as; none of a user that was dropped, although another may have its name by now.
+/// The roles of the user that a client has logged in as; none of a user that was dropped, although another may have its
+/// name by now.
 pub(crate) fn roles_of(node: &Node, client: &Client, who: &LoggedIn) -> Result<Vec<Role>> {
     let found = find_user(node, &who.database, &who.name)?;
     let id = client.login.state().user_id;
