@@ -52,7 +52,7 @@ async fn a_directory_is_free_once_the_server_has_stopped() {
 }
 
 /// The operator may name a directory by mistake that others work in. It is refused as it is.
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn only_a_data_directory_is_closed_to_others() {
     let mode = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o777;
     for (has_file, expected) in [(true, 0o755), (false, 0o700)] {

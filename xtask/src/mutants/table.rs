@@ -139,10 +139,23 @@ fn parse(text: &str) -> Result<Vec<Mutant>, Failure> {
         let lacks_change = m.changes.is_empty() || m.changes.iter().any(is_empty);
         lacks_change || m.bug.is_empty() || m.check.package.is_empty()
     };
-    match all.iter().find(incomplete) {
-        Some(mutant) => Err(fail!("the mutant {:?} lacks a line", mutant.name)),
+    if let Some(mutant) = all.iter().find(incomplete) {
+        return Err(fail!("the mutant {:?} lacks a line", mutant.name));
+    }
+    let is_cut = |change: &Change| !is_whole(&change.find) || !is_whole(&change.put);
+    match all.iter().find(|mutant| !mutant.alone && mutant.changes.iter().any(is_cut)) {
+        Some(mutant) => Err(fail!(
+            "the mutant {:?} opens a bracket that it does not close: choose a whole expression or statement, or say `alone:`",
+            mutant.name
+        )),
         None => Ok(all),
     }
+}
+
+/// Whether a switch may stand around the text, as far as its brackets tell.
+fn is_whole(text: &str) -> bool {
+    let count = |bracket| text.matches(bracket).count();
+    count('{') == count('}') && count('(') == count(')') && count('[') == count(']')
 }
 
 fn check(value: &str) -> Option<Check> {
@@ -214,5 +227,8 @@ mod tests {
         assert!(parse("[a]\n| x\n").is_err());
         assert!(parse("[a]\nbug: b\ncheck: p lib\nfind:\n| x\n").is_err());
         assert!(parse("[a]\nnonsense\n").is_err());
+        let cut = "[a]\nfile: a.rs\nbug: b\ncheck: p lib\nfind:\n| if c {\nput:\n| if d {\n";
+        assert!(parse(cut).is_err());
+        assert!(parse(&cut.replace("bug", "alone:\nbug")).is_ok());
     }
 }
