@@ -129,30 +129,52 @@ impl FreedMemory {
             }
         }
         let Some(before) = resident_bytes() else { return false };
-        let is_due = self.is_due(before, held);
-        if is_due {
+        let due = self.due(before, held);
+        if let Some(due) = due {
             ASKED.fetch_add(1, Ordering::Relaxed);
             give_back();
-            let resident = resident_bytes().unwrap_or(before);
-            let little = resident + NOTABLE / 4 > before && self.looks >= self.pause;
-            let pause = if little { SELDOM } else { SOON };
-            *self = Self { start: self.start, looks: 0, pause, resident, held };
+            self.purged(due, before, resident_bytes().unwrap_or(before), held);
         }
-        is_due
+        due.is_some()
     }
 
-    fn is_due(&mut self, resident: u64, held: u64) -> bool {
+    fn due(&mut self, resident: u64, held: u64) -> Option<Due> {
         self.looks += 1;
         self.resident = self.resident.min(resident);
         let has_grown = resident >= self.resident + NOTABLE;
         let has_ended = held + NOTABLE <= self.held;
         self.held = self.held.max(held);
-        resident > SMALL && (has_grown || has_ended || self.looks >= self.pause)
+        if resident <= SMALL {
+            None
+        } else if has_grown || has_ended {
+            Some(Due::Changed)
+        } else {
+            (self.looks >= self.pause).then_some(Due::Paused)
+        }
     }
+
+    /// A purge is over. One after a change that freed little came before what grew was freed: the next one is soon.
+    fn purged(&mut self, due: Due, before: u64, resident: u64, held: u64) {
+        let freed_little = resident + NOTABLE / 4 > before;
+        let pause = if due == Due::Paused && freed_little { SELDOM } else { SOON };
+        *self = Self { start: self.start, looks: 0, pause, resident, held };
+    }
+}
+
+/// Why it is time for a purge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Due {
+    /// The process has grown, or large operations have ended.
+    Changed,
+    /// The pause since the last one is over.
+    Paused,
 }
 
 /// How often workers were asked to give back what they have freed.
 static ASKED: AtomicU32 = AtomicU32::new(0);
+
+/// How long a thread for long commands rests before it ends, and what the allocator kept for it is free for others.
+const KEEP_ALIVE: Duration = Duration::from_secs(2);
 
 /// The runtime for programs that serve. The allocator keeps what a thread freed for that thread, and no other
 /// thread can give it back: after thousands of connections have closed that is all of their memory. So each
@@ -162,7 +184,11 @@ static ASKED: AtomicU32 = AtomicU32::new(0);
 ///
 /// If the system gives no threads or no poll.
 pub fn runtime() -> io::Result<Runtime> {
-    Builder::new_multi_thread().enable_all().on_thread_park(give_back_as_asked).build()
+    Builder::new_multi_thread()
+        .enable_all()
+        .on_thread_park(give_back_as_asked)
+        .thread_keep_alive(KEEP_ALIVE)
+        .build()
 }
 
 /// Wakes workers that rest, so that they see what they were asked.
@@ -269,18 +295,34 @@ mod tests {
         let mebibyte = 1 << 20;
         let after = |resident, pause| FreedMemory { start: 0, looks: 0, pause, resident, held: 0 };
         let mut freed = after(100 * mebibyte, SELDOM);
-        assert!(!freed.is_due(110 * mebibyte, 10 * mebibyte));
-        assert!(freed.is_due(140 * mebibyte, 10 * mebibyte), "it grew by 40 MiB");
+        assert_eq!(freed.due(110 * mebibyte, 10 * mebibyte), None);
+        assert_eq!(freed.due(140 * mebibyte, 10 * mebibyte), Some(Due::Changed), "by 40 MiB");
         let mut freed = after(900 * mebibyte, SELDOM);
-        assert!(!freed.is_due(910 * mebibyte, 800 * mebibyte));
-        assert!(freed.is_due(910 * mebibyte, 0), "operations ended");
-        let mut freed = after(100 * mebibyte, SELDOM);
-        let due = (1..=60).find(|_| freed.is_due(100 * mebibyte, 0));
-        assert_eq!(due, Some(60));
-        let mut freed = after(100 * mebibyte, SOON);
-        assert_eq!((1..=60).find(|_| freed.is_due(100 * mebibyte, 0)), Some(5));
+        assert_eq!(freed.due(910 * mebibyte, 800 * mebibyte), None);
+        assert_eq!(freed.due(910 * mebibyte, 0), Some(Due::Changed), "operations ended");
+        let looks_until_due = |mut freed: FreedMemory| {
+            (1..=60).find(|_| freed.due(100 * mebibyte, 0) == Some(Due::Paused))
+        };
+        assert_eq!(looks_until_due(after(100 * mebibyte, SELDOM)), Some(60));
+        assert_eq!(looks_until_due(after(100 * mebibyte, SOON)), Some(5));
         let mut small = FreedMemory::default();
-        assert!((0..200).all(|_| !small.is_due(50 * mebibyte, 0)));
+        assert!((0..200).all(|_| small.due(50 * mebibyte, 0).is_none()));
+    }
+
+    /// Ten thousand connections that are open when the process is seen to have grown close later.
+    #[test]
+    fn a_purge_while_memory_is_still_in_use_is_soon_followed_by_another() {
+        let mebibyte = 1 << 20;
+        for (due, before, after, pause) in [
+            (Due::Changed, 220, 220, SOON),
+            (Due::Changed, 220, 110, SOON),
+            (Due::Paused, 220, 110, SOON),
+            (Due::Paused, 220, 218, SELDOM),
+        ] {
+            let mut freed = FreedMemory { looks: SOON, pause: SOON, ..FreedMemory::default() };
+            freed.purged(due, before * mebibyte, after * mebibyte, 0);
+            assert_eq!(freed.pause, pause, "{due:?}, {before} to {after}");
+        }
     }
 
     #[cfg(target_os = "linux")]
