@@ -1,22 +1,29 @@
 //! Waiting for the disk: one sync serves every connection that waits.
 //!
-//! A lone connection that finds no sync in flight syncs itself, which spares it two changes of thread. Other
-//! connections leave a note of what they wait for; a thread takes all notes there are, syncs once, and
-//! answers them together. While a sync is under way, the next notes gather. As long as notes come in groups,
-//! no connection syncs itself: the runtime would move its other tasks to another thread each time.
+//! The first connection that waits leads. Where several connections write, it lets the others of its worker commit first; then
+//! it syncs on this worker, and answers all that wait. What comes meanwhile waits for the next sync, which one of those leads.
+//! No thread is woken for a sync, and most answers stay on the worker that has the connections.
+//!
+//! ```text
+//!   first waits ──▶ others commit ──▶ sync ──▶ answers ──▶ one that came meanwhile leads
+//! ```
+//!
+//! A worker that syncs serves no connection. So a disk that is slow, and a runtime with one worker, leave syncs to a thread,
+//! which leads in the same way; and [`Standby`] has another worker woken if a sync takes long.
 //!
 //! A connection that does not wait for the disk needs its commit in the journal's file. One write serves many of these too.
 
-use std::sync::Arc;
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::mpsc::TrySendError;
-use std::time::Duration;
+use std::sync::{Arc, Condvar, PoisonError};
+use std::time::{Duration, Instant};
 
 use quorate_node::{CommandError, ErrorCode, Node};
+use quorate_protocol::Lock;
 use quorate_storage::CommitSequence;
 use tokio::sync::oneshot;
 
-use crate::bounded_channel::{BoundedReceiver, BoundedSender, bounded_channel};
+use crate::standby::{QUICK, Standby};
 
 /// One in so many writes by a lone connection lets others go first, to see whether there are any.
 const LOOKS_FOR_OTHERS: u32 = 32;
@@ -24,188 +31,326 @@ const LOOKS_FOR_OTHERS: u32 = 32;
 /// Writers that may wait at once; every connection waits for one write at a time.
 const MAX_WAITING: usize = 65_536;
 
-struct Note {
-    sequence: CommitSequence,
-    answer: oneshot::Sender<Result<(), CommandError>>,
+type Synced = Result<(), CommandError>;
+
+/// What a connection that waits is told.
+enum Told {
+    /// What came of a sync that has its commit.
+    Synced(Synced),
+    /// It leads the next sync.
+    Lead,
 }
 
-/// The way to the syncing thread. The thread ends when the last of these is gone.
+/// The way to the disk. The thread ends when the last of these is gone.
 #[derive(Clone)]
 pub(crate) struct Durability {
-    node: Arc<Node>,
-    traffic: Arc<Traffic>,
-    gathering: Arc<Gathering>,
-    notes: BoundedSender<Note>,
+    line: Arc<Line>,
+    _end: Arc<End>,
 }
 
-/// Whether connections that do not wait for the disk write the journal to its file one by one, or one for many.
+/// The connections that wait, and what they know of each other.
+struct Line {
+    node: Arc<Node>,
+    standby: Standby,
+    queue: Lock<Queue>,
+    /// Wakes the thread.
+    thread: Condvar,
+    syncing: Gathering,
+    writing: Gathering,
+}
+
+#[derive(Default)]
+struct Queue {
+    waiting: VecDeque<oneshot::Sender<Told>>,
+    /// Whether a connection or the thread leads.
+    is_led: bool,
+    /// Whether it is the thread that leads next.
+    thread_leads: bool,
+    /// Whether connections lead: the last sync was quick, and there is another worker.
+    is_quick: bool,
+    is_over: bool,
+}
+
+/// Ends the thread.
+struct End(Arc<Line>);
+
+impl Drop for End {
+    fn drop(&mut self) {
+        self.0.queue.lock().is_over = true;
+        self.0.thread.notify_one();
+    }
+}
+
+/// Whether connections come one by one, or one can do the work of many.
 #[derive(Default)]
 struct Gathering {
-    /// Whether the last write to the file was for several commits.
+    /// Whether the last one did the work of several.
     crowded: AtomicBool,
-    /// How many connections wrote at once since one let others go first.
+    /// How many were alone since one let others go first.
     lone: AtomicU32,
 }
 
 impl Gathering {
-    /// Whether a connection lets others commit before it writes to the file.
+    /// Whether a connection lets others commit before it goes on.
     fn lets_others_go_first(&self) -> bool {
         self.crowded.load(Ordering::Relaxed)
             || self.lone.fetch_add(1, Ordering::Relaxed) % LOOKS_FOR_OTHERS == LOOKS_FOR_OTHERS - 1
     }
 
-    /// A connection has written so many commits: none if another was faster.
-    fn wrote(&self, commits: u64) {
-        self.crowded.store(commits != 1, Ordering::Relaxed);
+    /// A connection has done the work of so many: none if another was faster.
+    fn served(&self, count: u64) {
+        self.crowded.store(count != 1, Ordering::Relaxed);
     }
 }
 
-/// What connections and the thread know of each other.
-#[derive(Default)]
-struct Traffic {
-    /// Whether a sync is in flight.
-    busy: AtomicBool,
-    /// Whether several notes were taken together last.
-    crowded: AtomicBool,
+/// The lead, which is passed on when this is dropped.
+struct Lead<'l>(&'l Line);
+
+impl Lead<'_> {
+    /// Forces all that is committed to the disk, for all that wait by now and for the leader if it waits too.
+    fn sync(&self, leader: u64, run: impl FnOnce(&mut dyn FnMut())) -> Synced {
+        let Line { node, queue, standby, .. } = self.0;
+        let waiting = std::mem::take(&mut queue.lock().waiting);
+        let (committed, _) = node.durability();
+        let (began, mut result) = (Instant::now(), Ok(()));
+        run(&mut || result = node.sync_through(committed));
+        queue.lock().is_quick = began.elapsed() <= QUICK && standby.is_there();
+        self.0.syncing.served(waiting.len() as u64 + leader);
+        if let Err(error) = &result {
+            tracing::error!(%error, "syncing the journal failed");
+        }
+        for connection in waiting {
+            // Ignore send errors: the connection is gone.
+            let _ = connection.send(Told::Synced(result.clone()));
+        }
+        result
+    }
 }
 
-impl Traffic {
-    /// Whether a connection may sync itself. If so, a sync is in flight until it says otherwise.
-    fn lets_one_sync(&self) -> bool {
-        !self.crowded.load(Ordering::Relaxed) && !self.busy.swap(true, Ordering::AcqRel)
+impl Drop for Lead<'_> {
+    fn drop(&mut self) {
+        let mut queue = self.0.queue.lock();
+        if !queue.is_quick && !queue.waiting.is_empty() {
+            queue.thread_leads = true;
+            drop(queue);
+            return self.0.thread.notify_one();
+        }
+        while let Some(next) = queue.waiting.pop_front() {
+            // A connection that is gone does not lead.
+            if next.send(Told::Lead).is_ok() {
+                return;
+            }
+        }
+        queue.is_led = false;
     }
+}
 
-    fn set_busy(&self, busy: bool) {
-        self.busy.store(busy, Ordering::Release);
-    }
+/// A connection that waits to be told.
+struct Place<'l> {
+    line: &'l Line,
+    told: oneshot::Receiver<Told>,
+}
 
-    /// The thread has taken so many notes together.
-    fn notes_taken(&self, count: usize) {
-        self.crowded.store(count > 1, Ordering::Relaxed);
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        self.told.close();
+        // The connection that was to lead is gone.
+        if let Ok(Told::Lead) = self.told.try_recv() {
+            drop(Lead(self.line));
+        }
     }
 }
 
 impl Durability {
     /// Starts the thread. Without a waiting writer it syncs at this interval, so that an
     /// unacknowledged write is lost only if the machine fails soon after it.
-    pub(crate) fn start(node: Arc<Node>, interval: Duration) -> std::io::Result<Self> {
-        let (notes, waiting) = bounded_channel(MAX_WAITING);
-        let traffic = Arc::<Traffic>::default();
-        let durability = Self {
-            node: Arc::clone(&node),
-            traffic: Arc::clone(&traffic),
-            gathering: Arc::default(),
-            notes,
-        };
+    pub(crate) fn start(
+        node: Arc<Node>,
+        interval: Duration,
+        standby: Standby,
+    ) -> std::io::Result<Self> {
+        let line = Arc::new(Line {
+            node,
+            standby,
+            queue: Lock::default(),
+            thread: Condvar::new(),
+            syncing: Gathering::default(),
+            writing: Gathering::default(),
+        });
+        let of_thread = Arc::clone(&line);
         std::thread::Builder::new()
             .name("quorate-sync".to_owned())
-            .spawn(move || sync_for_all(&node, &traffic, &waiting, interval))?;
-        Ok(durability)
+            .spawn(move || of_thread.run(interval))?;
+        Ok(Self { _end: Arc::new(End(Arc::clone(&line))), line })
     }
 
     /// Returns once every commit before the call would survive the end of the process. Where connections write at the same
     /// time, each lets the others of its worker commit, and the first that goes on writes for all of them.
     pub(crate) async fn write_out(&self) -> Result<(), CommandError> {
-        let sequence = self.node.durability().0;
-        if self.gathering.lets_others_go_first() {
+        let Line { node, writing, .. } = &*self.line;
+        let sequence = node.durability().0;
+        if writing.lets_others_go_first() {
             tokio::task::yield_now().await;
         }
-        let written = self.node.write_out_through(sequence);
-        self.gathering.wrote(written.map_err(|error| self.node.completed(error, true))?);
+        let written = node.write_out_through(sequence);
+        writing.served(written.map_err(|error| node.completed(error, true))?);
         Ok(())
     }
 
     /// Returns once the commit would survive a crash. If the disk fails, clients of a member of a set are
     /// sent to the next primary; clients may retry what is retryable.
     pub(crate) async fn wait(&self, sequence: CommitSequence) -> Result<(), CommandError> {
-        self.synced(sequence).await.map_err(|error| self.node.completed(error, true))
+        let synced = self.line.synced(sequence).await;
+        synced.map_err(|error| self.line.node.completed(error, true))
     }
+}
 
-    async fn synced(&self, sequence: CommitSequence) -> Result<(), CommandError> {
-        let stopped =
-            || CommandError::new(ErrorCode::INTERRUPTED_AT_SHUTDOWN, "the server is shutting down");
+impl Line {
+    async fn synced(&self, sequence: CommitSequence) -> Synced {
         if self.node.durability().1 >= sequence {
             return Ok(());
         }
-        if self.traffic.lets_one_sync() {
-            let result = tokio::task::block_in_place(|| self.node.sync_through(sequence));
-            self.traffic.set_busy(false);
-            return result;
+        if let Some(mut place) = self.join()? {
+            match (&mut place.told).await {
+                Ok(Told::Synced(result)) => return result,
+                Ok(Told::Lead) => {}
+                Err(_) => {
+                    let why = "the server is shutting down";
+                    return Err(CommandError::new(ErrorCode::INTERRUPTED_AT_SHUTDOWN, why));
+                }
+            }
         }
-        let (answer, answered) = oneshot::channel();
-        self.notes.try_send(Note { sequence, answer }).map_err(|error| match error {
-            TrySendError::Full(_) => CommandError::new(
-                ErrorCode::INTERNAL_ERROR,
-                format!("{MAX_WAITING} writers wait for the disk; try again later"),
-            ),
-            TrySendError::Disconnected(_) => stopped(),
-        })?;
-        answered.await.unwrap_or_else(|_| Err(stopped()))
+        let lead = Lead(self);
+        if self.syncing.lets_others_go_first() {
+            tokio::task::yield_now().await;
+        }
+        lead.sync(1, |sync| self.standby.wait(sync))
     }
-}
 
-fn sync_for_all(
-    node: &Node,
-    traffic: &Traffic,
-    waiting: &BoundedReceiver<Note>,
-    interval: Duration,
-) {
-    use std::sync::mpsc::RecvTimeoutError::{Disconnected, Timeout};
-    loop {
-        let first = match waiting.recv_timeout(interval) {
-            Ok(note) => Some(note),
-            Err(Timeout) => None,
-            Err(Disconnected) => return,
-        };
-        let notes: Vec<Note> = first.into_iter().chain(waiting.try_iter()).collect();
-        traffic.notes_taken(notes.len());
-        let (committed, synced) = node.durability();
-        let target = notes.iter().map(|note| note.sequence).max().unwrap_or(committed);
-        if target <= synced {
-            answer_all(notes, &Ok(()));
-            continue;
+    /// Takes a place in the line. None if the connection leads.
+    fn join(&self) -> Result<Option<Place<'_>>, CommandError> {
+        let mut queue = self.queue.lock();
+        if queue.is_quick && !queue.is_led {
+            queue.is_led = true;
+            return Ok(None);
         }
-        // If a connection is syncing, this waits for it and leads the next sync.
-        traffic.set_busy(true);
-        let result = node.sync_through(target);
-        traffic.set_busy(false);
-        if let Err(error) = &result {
-            tracing::error!(%error, "syncing the journal failed");
+        if queue.waiting.len() >= MAX_WAITING {
+            let why = format!("{MAX_WAITING} writers wait for the disk; try again later");
+            return Err(CommandError::new(ErrorCode::INTERNAL_ERROR, why));
         }
-        let failed = result.is_err();
-        let idle = notes.is_empty();
-        answer_all(notes, &result);
-        if failed && idle {
-            // Nothing more will be written; only waiting writers need to be told.
-            std::thread::sleep(interval);
+        let (tell, told) = oneshot::channel();
+        queue.waiting.push_back(tell);
+        if !std::mem::replace(&mut queue.is_led, true) {
+            queue.thread_leads = true;
+            drop(queue);
+            self.thread.notify_one();
         }
+        Ok(Some(Place { line: self, told }))
     }
-}
 
-fn answer_all(notes: Vec<Note>, result: &Result<(), CommandError>) {
-    for note in notes {
-        // Ignore send errors: the connection is gone.
-        let _ = note.answer.send(result.clone());
+    /// What the thread does: it leads when it is to, and syncs from time to time.
+    fn run(&self, interval: Duration) {
+        loop {
+            let queue = self.queue.lock();
+            let is_idle = |queue: &mut Queue| !queue.thread_leads && !queue.is_over;
+            let waited = self.thread.wait_timeout_while(queue, interval, is_idle);
+            let mut queue = waited.unwrap_or_else(PoisonError::into_inner).0;
+            if queue.is_over {
+                // They hear that nothing will come.
+                return queue.waiting.clear();
+            }
+            if std::mem::take(&mut queue.thread_leads) {
+                drop(queue);
+                let _ = Lead(self).sync(0, |sync| sync());
+                continue;
+            }
+            drop(queue);
+            let (committed, synced) = self.node.durability();
+            if committed > synced
+                && let Err(error) = self.node.sync_through(committed)
+            {
+                tracing::error!(%error, "syncing the journal failed");
+                // Nothing more will be written; only waiting writers need to be told.
+                std::thread::sleep(interval);
+            }
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use quorate_node::NodeOptions;
+    use quorate_storage::ModelStore;
+
     use super::*;
+    use crate::clock::Clock;
+
+    fn line(is_quick: bool) -> Line {
+        let (store, clock) = (Arc::new(ModelStore::new()), Clock::new());
+        let node = Node::open(store, NodeOptions::default(), clock.now()).unwrap();
+        Line {
+            node: Arc::new(node),
+            standby: Standby::start().unwrap(),
+            queue: Lock::new(Queue { is_quick, ..Queue::default() }),
+            thread: Condvar::new(),
+            syncing: Gathering::default(),
+            writing: Gathering::default(),
+        }
+    }
+
+    fn is_told_to_lead(place: &mut Place<'_>) -> bool {
+        matches!(place.told.try_recv(), Ok(Told::Lead))
+    }
 
     #[test]
-    fn only_a_lone_connection_syncs_itself() {
-        let traffic = Traffic::default();
-        assert!(traffic.lets_one_sync());
-        assert!(!traffic.lets_one_sync(), "a sync is in flight");
-        traffic.set_busy(false);
-        traffic.notes_taken(2);
-        assert!(!traffic.lets_one_sync(), "notes come in groups");
-        traffic.notes_taken(1);
-        assert!(traffic.lets_one_sync());
-        traffic.set_busy(false);
-        traffic.notes_taken(0);
-        assert!(traffic.lets_one_sync());
+    fn the_first_leads_and_one_of_those_that_wait_is_next() {
+        let line = line(true);
+        assert!(line.join().unwrap().is_none(), "it leads");
+        let [mut gone, mut second, mut third] = [(); 3].map(|()| line.join().unwrap().unwrap());
+        gone.told.close();
+        drop(Lead(&line));
+        assert!(is_told_to_lead(&mut second) && !is_told_to_lead(&mut third));
+        drop(Lead(&line));
+        assert!(is_told_to_lead(&mut third));
+        assert!(line.queue.lock().is_led);
+        drop(Lead(&line));
+        assert!(line.join().unwrap().is_none(), "none was left, so the next one leads");
+    }
+
+    #[test]
+    fn a_connection_that_goes_before_it_leads_passes_the_lead_on() {
+        let line = line(true);
+        assert!(line.join().unwrap().is_none());
+        let [second, mut third] = [(); 2].map(|()| line.join().unwrap().unwrap());
+        drop(Lead(&line));
+        drop(second);
+        assert!(is_told_to_lead(&mut third));
+    }
+
+    #[test]
+    fn the_thread_leads_while_the_disk_is_slow() {
+        let line = line(false);
+        let mut places = [(); 2].map(|()| line.join().unwrap().unwrap());
+        assert!(std::mem::take(&mut line.queue.lock().thread_leads));
+        drop(Lead(&line));
+        assert!(line.queue.lock().thread_leads, "those that came meanwhile are the thread's too");
+        // Its sync was quick.
+        line.queue.lock().is_quick = true;
+        drop(Lead(&line));
+        assert!(is_told_to_lead(&mut places[0]));
+    }
+
+    #[test]
+    fn a_sync_answers_all_that_wait() {
+        let line = line(true);
+        assert!(line.join().unwrap().is_none());
+        let mut places = [(); 3].map(|()| line.join().unwrap().unwrap());
+        Lead(&line).sync(1, |sync| sync()).unwrap();
+        let is_synced =
+            |place: &mut Place<'_>| matches!(place.told.try_recv(), Ok(Told::Synced(Ok(()))));
+        assert!(places.iter_mut().all(is_synced));
+        assert!(!line.queue.lock().is_quick, "there is no other worker here");
+        assert!(line.syncing.lets_others_go_first(), "there were several");
     }
 
     #[test]
@@ -213,16 +358,16 @@ mod tests {
         let gathering = Gathering::default();
         let looks = || {
             let looks = gathering.lets_others_go_first();
-            gathering.wrote(1);
+            gathering.served(1);
             looks
         };
         let looked: u32 = (0..4 * LOOKS_FOR_OTHERS).map(|_| u32::from(looks())).sum();
         assert_eq!(looked, 4);
-        gathering.wrote(2);
+        gathering.served(2);
         assert!(gathering.lets_others_go_first(), "there were others");
-        gathering.wrote(0);
-        assert!(gathering.lets_others_go_first(), "another wrote for it");
-        gathering.wrote(1);
+        gathering.served(0);
+        assert!(gathering.lets_others_go_first(), "another did it");
+        gathering.served(1);
         assert!(!gathering.lets_others_go_first(), "it was alone");
     }
 }

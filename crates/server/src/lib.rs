@@ -39,6 +39,7 @@ mod security;
 mod server;
 #[cfg(test)]
 mod slow_disk_tests;
+mod standby;
 mod start;
 mod tls;
 mod write_gate;

@@ -54,6 +54,7 @@ use crate::connection;
 use crate::dialer::Dialer;
 use crate::disk::INELIGIBLE;
 use crate::net::{Stream, WriteHalf};
+use crate::standby::Standby;
 use crate::write_gate::WriteGate;
 
 pub(crate) use cut::Cut;
@@ -91,6 +92,8 @@ pub(crate) struct Surroundings {
     pub(crate) farewells: watch::Sender<u64>,
     /// What every write passes.
     pub(crate) gate: Arc<WriteGate>,
+    /// Lets workers wait for a quick disk.
+    pub(crate) standby: Standby,
 }
 
 type Answer = Result<Reply, quorate_replication::RequestError>;
@@ -132,6 +135,7 @@ pub(crate) struct ReplicaSet {
     streams: Arc<Notify>,
     /// Forces to disk what clients wrote.
     syncer: Syncer,
+    standby: Standby,
     progress: CloneProgress,
     next_waiter: AtomicU64,
     parts: Lock<Option<host::Parts>>,
@@ -155,7 +159,7 @@ impl ReplicaSet {
         options: ReplicaSetOptions,
         surroundings: Surroundings,
     ) -> Result<Self, CommandError> {
-        let Surroundings { dialer, topology, commits, farewells, gate } = surroundings;
+        let Surroundings { dialer, topology, commits, farewells, gate, standby } = surroundings;
         let recovered = node.join_replica_set(clock.now())?;
         let inbox = Inbox::new();
         let shown = SetView {
@@ -210,6 +214,7 @@ impl ReplicaSet {
             committed,
             streams,
             syncer,
+            standby,
             progress,
             next_waiter,
             parts,

@@ -24,6 +24,7 @@ use crate::durability::Durability;
 use crate::memory::{FreedMemory, LOOK_INTERVAL, wake_workers};
 use crate::replica_set::{Cut, ReplicaSet, ReplicaSetOptions, Surroundings};
 use crate::security::Security;
+use crate::standby::Standby;
 use crate::write_gate::{Passage, WriteGate};
 use crate::write_turns::WriteTurns;
 
@@ -181,6 +182,7 @@ impl Server {
         let commits = watch::Sender::new(0);
         let farewells = watch::Sender::new(0);
         let gate = Arc::new(WriteGate::default());
+        let standby = Standby::start()?;
         let replica_set = match replica_set {
             Some(set) => {
                 let surroundings = Surroundings {
@@ -189,13 +191,14 @@ impl Server {
                     commits: commits.clone(),
                     farewells: farewells.clone(),
                     gate: Arc::clone(&gate),
+                    standby: standby.clone(),
                 };
                 let set = ReplicaSet::new(Arc::clone(&node), clock.clone(), set, surroundings);
                 Some(Arc::new(set.map_err(io::Error::other)?))
             }
             None => None,
         };
-        let durability = Durability::start(Arc::clone(&node), options.journal_interval)?;
+        let durability = Durability::start(Arc::clone(&node), options.journal_interval, standby)?;
         let workers = Handle::try_current().map_or(1, |runtime| runtime.metrics().num_workers());
         let shared = Shared {
             node,

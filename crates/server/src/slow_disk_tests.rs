@@ -152,11 +152,9 @@ fn ask(server: SocketAddr, command: &Document) -> Document {
     }
 }
 
-/// The manual, "Write Concern": with `j: true` the answer comes when the write is in the journal on the disk. The first
-/// answer may have been lost while the disk stood still.
-#[test]
-fn a_repeated_write_is_answered_when_the_disk_has_what_the_first_one_wrote() {
-    let (disk, directory) = (SlowDisk::default(), tempfile::tempdir().unwrap());
+/// Runs a server with two workers while a test speaks to it.
+fn serve_meanwhile(disk: &SlowDisk, test: impl FnOnce(SocketAddr)) {
+    let directory = tempfile::tempdir().unwrap();
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let _entered = runtime.enter();
@@ -165,6 +163,16 @@ fn a_repeated_write_is_answered_when_the_disk_has_what_the_first_one_wrote() {
     let address = listener.local_addr().unwrap();
     let (stop, stopped) = oneshot::channel::<()>();
     let running = runtime.spawn(server.run(listener, async { drop(stopped.await) }));
+    test(address);
+    stop.send(()).unwrap();
+    runtime.block_on(running).unwrap().unwrap();
+}
+
+/// The manual, "Write Concern": with `j: true` the answer comes when the write is in the journal on the disk. The first
+/// answer may have been lost while the disk stood still.
+#[test]
+fn a_repeated_write_is_answered_when_the_disk_has_what_the_first_one_wrote() {
+    let disk = SlowDisk::default();
     let insert = |journal: bool| {
         let id = Binary { subtype: BinarySubtype::Uuid, bytes: vec![7; 16] };
         doc! {
@@ -172,23 +180,60 @@ fn a_repeated_write_is_answered_when_the_disk_has_what_the_first_one_wrote() {
             "writeConcern": { "w": 1, "j": journal }, "$db": "db",
         }
     };
-    let first = ask(address, &insert(false));
-    assert_eq!(first.get_i32("n").ok(), Some(1), "{first}");
-    disk.tell(|events| events.is_held = true);
-    let client = std::thread::spawn({
-        let (disk, again) = (disk.clone(), insert(true));
-        move || {
-            let answer = ask(address, &again);
-            disk.tell(|events| events.answers.push(answer));
-        }
+    serve_meanwhile(&disk, |address| {
+        let first = ask(address, &insert(false));
+        assert_eq!(first.get_i32("n").ok(), Some(1), "{first}");
+        disk.tell(|events| events.is_held = true);
+        let client = std::thread::spawn({
+            let (disk, again) = (disk.clone(), insert(true));
+            move || {
+                let answer = ask(address, &again);
+                disk.tell(|events| events.answers.push(answer));
+            }
+        });
+        disk.wait_until(|events| events.waiting_syncs > 0 || !events.answers.is_empty());
+        let early = disk.tell(|events| std::mem::take(&mut events.answers));
+        disk.tell(|events| events.is_held = false);
+        assert_eq!(early, [], "the disk has yet to sync");
+        client.join().unwrap();
+        let answers = disk.tell(|events| std::mem::take(&mut events.answers));
+        assert!(answers[0].contains_key("retriedStmtIds"), "{answers:?}");
     });
-    disk.wait_until(|events| events.waiting_syncs > 0 || !events.answers.is_empty());
-    let early = disk.tell(|events| std::mem::take(&mut events.answers));
-    disk.tell(|events| events.is_held = false);
-    assert_eq!(early, [], "the disk has yet to sync");
-    client.join().unwrap();
-    let answers = disk.tell(|events| std::mem::take(&mut events.answers));
-    assert!(answers[0].contains_key("retriedStmtIds"), "{answers:?}");
-    stop.send(()).unwrap();
-    runtime.block_on(running).unwrap().unwrap();
+}
+
+/// The disk was quick before, so that the worker that has the write waits for it.
+#[test]
+fn others_are_served_while_the_disk_stands_still() {
+    let disk = SlowDisk::default();
+    let insert = |id: i32| {
+        let concern = doc! { "w": 1, "j": true };
+        doc! { "insert": "c", "documents": [{ "_id": id }], "writeConcern": concern, "$db": "db" }
+    };
+    serve_meanwhile(&disk, |address| {
+        for id in 0..20 {
+            assert_eq!(ask(address, &insert(id)).get_i32("n").ok(), Some(1));
+        }
+        disk.tell(|events| events.is_held = true);
+        let clients = [20, 21, 22].map(|id| {
+            let (disk, insert) = (disk.clone(), insert(id));
+            std::thread::spawn(move || {
+                let answer = ask(address, &insert);
+                disk.tell(|events| events.answers.push(answer));
+            })
+        });
+        disk.wait_until(|events| events.waiting_syncs > 0);
+        for _ in 0..20 {
+            let answer = ask(address, &doc! { "ping": 1, "$db": "admin" });
+            assert_eq!(answer.get_f64("ok").ok(), Some(1.0), "{answer}");
+        }
+        disk.tell(|events| {
+            assert_eq!(events.answers, [], "the disk has yet to sync");
+            events.is_held = false;
+        });
+        for client in clients {
+            client.join().unwrap();
+        }
+        let answers = disk.tell(|events| std::mem::take(&mut events.answers));
+        assert!(answers.iter().all(|answer| answer.get_i32("n").ok() == Some(1)), "{answers:?}");
+    });
 }

@@ -15,7 +15,7 @@
 use std::cell::Cell;
 use std::io;
 use std::sync::{Arc, Condvar, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use quorate_node::Node;
 use quorate_protocol::{Lock, OpTime};
@@ -23,9 +23,7 @@ use quorate_protocol::{Lock, OpTime};
 use super::inbox::Inbox;
 use super::pace::GATHERING;
 use super::{Message, ReplicaSet};
-
-/// A disk that takes longer is left to the thread: the followers may make a majority meanwhile, and the connection answers.
-const QUICK: Duration = Duration::from_millis(2);
+use crate::standby::{QUICK, Standby};
 
 thread_local! {
     /// What the write that runs on this thread does about its entries.
@@ -133,6 +131,7 @@ impl Syncer {
         let began = Instant::now();
         let positions = node.sync_log().map_err(|error| error.message)?;
         let commits = committed.as_u64().saturating_sub(synced.as_u64());
+        // A slow disk is left to the thread: the followers may make a majority meanwhile, and the connection answers.
         self.0.0.lock().alone = commits <= 1 && began.elapsed() <= QUICK;
         Ok(positions.durable.op_time)
     }
@@ -207,10 +206,10 @@ pub(crate) struct Unforced {
 }
 
 impl Unforced {
-    /// Forces them. Other tasks of this worker go on meanwhile; the one of the connection hears nothing until the sync ends,
-    /// a lost leadership or `killOp` included. Of a failure the thread learns with its own sync.
-    pub(super) fn force(mut self, node: &Node, inbox: &Inbox) {
-        self.forced = tokio::task::block_in_place(|| self.syncer.force(node)).is_ok();
+    /// Forces them. The connection hears nothing until the sync ends, a lost leadership or `killOp` included. Of a failure the
+    /// thread learns with its own sync.
+    pub(super) fn force(mut self, node: &Node, inbox: &Inbox, standby: &Standby) {
+        self.forced = standby.wait(|| self.syncer.force(node)).is_ok();
         if self.forced {
             inbox.post(Message::LogMoved);
         }

@@ -176,7 +176,7 @@ impl ReplicaSet {
         }));
         let waiting = Waiting { inbox: &self.inbox, waiter };
         if let Some(unforced) = unforced {
-            unforced.force(&self.node, &self.inbox);
+            unforced.force(&self.node, &self.inbox, &self.standby);
         }
         let result = answered.await.unwrap_or(Err(WriteConcernError::ShutdownInProgress));
         std::mem::forget(waiting);
