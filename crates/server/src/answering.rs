@@ -291,7 +291,7 @@ impl Connection {
     }
 
     /// Ends the command if another component than the member answers it.
-    async fn answer_here(&self, command: &Command, context: &Context) -> Result<(), Ended> {
+    async fn answer_here(&mut self, command: &Command, context: &Context) -> Result<(), Ended> {
         let answerer = command.facts().map_or(Answerer::Member, CommandFacts::answerer);
         if answerer != Answerer::Member || acts_here(command) {
             self.shared.node.authorize(&self.client, command)?;
@@ -322,19 +322,25 @@ impl Connection {
     }
 
     /// Commands about the process: its log, its end, its lock against writes.
-    async fn answer_as_process(&self, command: &Command, context: &Context) -> Result<(), Ended> {
-        let Shared { gate, node, durability, .. } = &*self.shared;
+    async fn answer_as_process(
+        &mut self,
+        command: &Command,
+        context: &Context,
+    ) -> Result<(), Ended> {
+        let shared = Arc::clone(&self.shared);
+        let Shared { gate, node, durability, .. } = &*shared;
         let document = match command.name() {
             "getLog" => get_log(command)?,
             "hostInfo" => host_info(context.now.wall, &node.options().host),
             "shutdown" => {
-                self.shared.end_wanted.notify_one();
+                shared.end_wanted.notify_one();
                 return Err(Ended::Close);
             }
             "fsync" => {
                 let limit = command.max_time();
-                let patience = Patience::start(&self.shared, limit, &context.interrupt);
-                let count = patience.wait(gate.lock(node)).await?;
+                let patience = Patience::start(&shared, limit, &context.interrupt);
+                // No other client knows of a lock whose client has left.
+                let count = self.unless_left(patience.wait(gate.lock(node))).await??;
                 if let Err(error) = durability.wait(node.durability().0).await {
                     gate.unlock(node).await?;
                     return Err(error.into());
@@ -446,7 +452,7 @@ impl Connection {
 
     /// Passes the gate before writes, which `fsync` closes.
     async fn enter<'s>(
-        &self,
+        &mut self,
         shared: &'s Arc<Shared>,
         admitted: &Admitted<'_>,
         command: &Command,
@@ -464,7 +470,7 @@ impl Connection {
         let connection = self.client.connection_id;
         let command = command.name();
         tracing::warn!(connection, command, "a write waits: fsync has locked writes out");
-        Ok(Some(admitted.patience.wait(pass(shared, passage)).await?))
+        Ok(Some(self.unless_left(admitted.patience.wait(pass(shared, passage))).await??))
     }
 
     /// Holds a write back while a majority of the set falls behind.

@@ -3,6 +3,9 @@
 use bson::spec::BinarySubtype;
 use bson::{Binary, Bson, Document, doc};
 
+use quorate_wire::MsgFlags;
+
+use crate::client::{Client, TIMEOUT};
 use crate::set::Set;
 
 #[test]
@@ -42,6 +45,21 @@ fn increment() -> Document {
     doc! { "update": "c", "updates": [{ "q": { "_id": 0 }, "u": { "$inc": { "n": 1 } } }], "$db": "db" }
 }
 
+/// Whether a write waits for a transaction.
+fn has_waiting_write(set: &Set, primary: usize) -> bool {
+    let status = set.ok(primary, doc! { "serverStatus": 1 });
+    let transactions = status.get_document("transactions").unwrap();
+    transactions.get_i64("waitingWrites").unwrap() > 0
+}
+
+/// Whether a write has to wait before it begins.
+fn is_kept_out(set: &Set, primary: usize) -> bool {
+    let write = doc! {
+        "insert": "d", "documents": [{}], "maxTimeMS": 20, "$db": "db", "writeConcern": { "w": 1 },
+    };
+    set.run(primary, write).unwrap().get_i32("code").ok() == Some(50)
+}
+
 /// A plain write waits for a transaction, and `fsync` for the write: the transaction must come to its end, or none would.
 #[test]
 fn a_transaction_ends_while_the_lock_waits_for_a_write_that_waits_for_it() {
@@ -58,22 +76,14 @@ fn a_transaction_ends_while_the_lock_waits_for_a_write_that_waits_for_it() {
         let mut first = statement(session, increment());
         first.insert("startTransaction", true);
         set.ok(primary, first);
-        let writes = || {
-            let status = set.ok(primary, doc! { "serverStatus": 1 });
-            let transactions = status.get_document("transactions").unwrap();
-            transactions.get_i64("waitingWrites").unwrap()
-        };
         std::thread::scope(|threads| {
             let plain = threads.spawn(|| set.ok(primary, increment()));
-            set.wait("the write to wait", || (writes() == 1 || plain.is_finished()).then_some(()));
+            set.wait("the write to wait", || {
+                (has_waiting_write(&set, primary) || plain.is_finished()).then_some(())
+            });
             let lock = threads.spawn(|| set.ok(primary, doc! { "fsync": 1, "lock": true }));
             set.wait("the lock to keep writes out", || {
-                let late = doc! {
-                    "insert": "d", "documents": [{}], "maxTimeMS": 20, "$db": "db",
-                    "writeConcern": { "w": 1 },
-                };
-                let code = set.run(primary, late).unwrap().get_i32("code").ok();
-                (code == Some(50) || lock.is_finished()).then_some(())
+                (is_kept_out(&set, primary) || lock.is_finished()).then_some(())
             });
             if ends {
                 set.ok(primary, statement(session, commit.clone()));
@@ -86,4 +96,51 @@ fn a_transaction_ends_while_the_lock_waits_for_a_write_that_waits_for_it() {
     let found = set.ok(primary, doc! { "find": "c", "$db": "db" });
     let batch = found.get_document("cursor").unwrap().get_array("firstBatch").unwrap();
     assert_eq!(batch[..], [Bson::from(doc! { "_id": 0, "n": 3 })]);
+}
+
+/// No other client knows of the lock, so that none would give it back.
+#[test]
+fn a_lock_that_waits_for_writes_ends_with_its_client() {
+    let set = Set::initiated(1);
+    let primary = set.primary();
+    set.insert(primary, doc! { "_id": 0, "n": 0 }, "majority".into()).unwrap();
+    let mut first = statement(1, increment());
+    first.insert("startTransaction", true);
+    set.ok(primary, first);
+    std::thread::scope(|threads| {
+        let plain = threads.spawn(|| set.ok(primary, increment()));
+        set.wait("the write to wait", || has_waiting_write(&set, primary).then_some(()));
+        let mut client = Client::connect(set.members[primary].address, TIMEOUT).unwrap();
+        let lock = doc! { "fsync": 1, "lock": true, "$db": "admin" };
+        client.send(&lock, MsgFlags::NONE).unwrap();
+        set.wait("the lock to keep writes out", || is_kept_out(&set, primary).then_some(()));
+        drop(client);
+        set.wait("writes to go on", || (!is_kept_out(&set, primary)).then_some(()));
+        set.ok(primary, statement(1, doc! { "commitTransaction": 1, "$db": "admin" }));
+        assert_eq!(plain.join().unwrap().get_i32("nModified").ok(), Some(1));
+    });
+    let unlocked = set.run(primary, doc! { "fsyncUnlock": 1 }).unwrap();
+    assert_eq!(unlocked.get_i32("code").ok(), Some(20), "{unlocked}");
+}
+
+/// It would be done when the lock is given back, however late, and its client may have repeated it elsewhere.
+#[test]
+fn a_write_that_waits_for_the_lock_ends_with_its_client() {
+    let set = Set::initiated(1);
+    let primary = set.primary();
+    set.insert(primary, doc! { "_id": 0, "n": 0 }, "majority".into()).unwrap();
+    set.ok(primary, doc! { "fsync": 1, "lock": true });
+    let mut client = Client::connect(set.members[primary].address, TIMEOUT).unwrap();
+    client.send(&increment(), MsgFlags::NONE).unwrap();
+    let running = || {
+        let reply = set.ok(primary, doc! { "currentOp": 1, "op": "update" });
+        reply.get_array("inprog").unwrap().len()
+    };
+    set.wait("the write to wait", || (running() == 1).then_some(()));
+    drop(client);
+    set.wait("the write to end", || (running() == 0).then_some(()));
+    set.ok(primary, doc! { "fsyncUnlock": 1 });
+    let found = set.ok(primary, doc! { "find": "c", "$db": "db" });
+    let batch = found.get_document("cursor").unwrap().get_array("firstBatch").unwrap();
+    assert_eq!(batch[..], [Bson::from(doc! { "_id": 0, "n": 0 })]);
 }
