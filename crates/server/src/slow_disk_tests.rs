@@ -6,7 +6,7 @@ use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bson::spec::BinarySubtype;
 use bson::{Binary, Document, RawDocumentBuf, doc};
@@ -15,8 +15,11 @@ use quorate_storage::{DiskOptions, DiskStore, FileHandle, Files, FillableFiles, 
 use quorate_wire::{Decoder, MsgFlags, MsgWriter, Payload, RequestId};
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
+use tokio::time::error::Elapsed;
+use tokio::time::timeout;
 
 use crate::clock::Clock;
+use crate::replica_set::ReplicaSetOptions;
 use crate::security::{Membership, Security};
 use crate::server::{Machine, Server, ServerOptions};
 use crate::write_turns;
@@ -79,7 +82,8 @@ impl FileHandle for SlowFile {
         self.1.tell(|events| events.waiting_syncs += 1);
         self.1.wait_until(|events| !events.is_held);
         self.1.tell(|events| events.waiting_syncs -= 1);
-        self.0.sync()
+        // Quick, whatever disk this is.
+        Ok(())
     }
 }
 
@@ -113,11 +117,22 @@ impl Files for SlowDisk {
     }
 }
 
-/// A member with a history, without a set around it.
-fn server_on(disk: SlowDisk, directory: &Path) -> Server {
+/// The set that a member belongs to.
+const SET: &str = "rs";
+
+/// Whether a set is around a member.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Around {
+    Nothing,
+    ASetOfOne,
+}
+
+/// A member with a history.
+fn server_on(disk: SlowDisk, directory: &Path, address: SocketAddr, around: Around) -> Server {
     let clock = Clock::new();
     let store = DiskStore::open_on(Arc::new(disk), directory, DiskOptions::default()).unwrap();
     let node_options = NodeOptions {
+        host: address.to_string(),
         oplog_bytes: Some(1 << 20),
         block: Block(write_turns::block),
         ..NodeOptions::default()
@@ -126,7 +141,12 @@ fn server_on(disk: SlowDisk, directory: &Path) -> Server {
     let security = Security::new(None, &Membership::Unchecked, false).unwrap();
     let machine = Machine { clock, files: FillableFiles::default() };
     let options = ServerOptions { journal_interval: NEVER, ..ServerOptions::default() };
-    Server::prepare(node, machine, options, security, None).unwrap()
+    let set = (around == Around::ASetOfOne).then(|| ReplicaSetOptions {
+        set_name: SET.to_owned(),
+        own_addresses: vec![address.to_string().parse().unwrap()],
+        rollback_directory: None,
+    });
+    Server::prepare(node, machine, options, security, set).unwrap()
 }
 
 /// The answer to a command, over a connection of its own.
@@ -152,20 +172,52 @@ fn ask(server: SocketAddr, command: &Document) -> Document {
     }
 }
 
+/// Makes a set of one member, and waits until it is the primary.
+fn initiate(address: SocketAddr) {
+    let members = [doc! { "_id": 0, "host": address.to_string() }];
+    let config = doc! { "_id": SET, "members": members };
+    let initiated = ask(address, &doc! { "replSetInitiate": config, "$db": "admin" });
+    assert_eq!(initiated.get_f64("ok").ok(), Some(1.0), "{initiated}");
+    let hello = doc! { "hello": 1, "$db": "admin" };
+    let deadline = Instant::now() + PATIENCE;
+    while !ask(address, &hello).get_bool("isWritablePrimary").unwrap() {
+        assert!(Instant::now() < deadline, "no primary");
+    }
+}
+
+/// How a server has ended; not at all if it did not end in time.
+type Ended = Result<Result<(), String>, Elapsed>;
+
 /// Runs a server with two workers while a test speaks to it.
-fn serve_meanwhile(disk: &SlowDisk, test: impl FnOnce(SocketAddr)) {
+fn serve_meanwhile(disk: &SlowDisk, around: Around, test: impl FnOnce(SocketAddr)) {
+    let ended = serve_until_end(disk, around, |address, stop| {
+        test(address);
+        stop.send(()).unwrap();
+    });
+    ended.unwrap().unwrap();
+}
+
+/// The same until the server has ended, told to or by itself.
+fn serve_until_end(
+    disk: &SlowDisk,
+    around: Around,
+    test: impl FnOnce(SocketAddr, oneshot::Sender<()>),
+) -> Ended {
     let directory = tempfile::tempdir().unwrap();
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-    let _entered = runtime.enter();
-    let server = server_on(disk.clone(), directory.path());
+    let entered = runtime.enter();
     let listener = runtime.block_on(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))).unwrap();
     let address = listener.local_addr().unwrap();
+    let server = server_on(disk.clone(), directory.path(), address, around);
     let (stop, stopped) = oneshot::channel::<()>();
     let running = runtime.spawn(server.run(listener, async { drop(stopped.await) }));
-    test(address);
-    stop.send(()).unwrap();
-    runtime.block_on(running).unwrap().unwrap();
+    test(address, stop);
+    let ended = runtime.block_on(async { timeout(PATIENCE, running).await });
+    drop(entered);
+    // What still waits for the disk must not hold the test up.
+    runtime.shutdown_background();
+    ended.map(|ended| ended.unwrap().map_err(|error| error.to_string()))
 }
 
 /// The manual, "Write Concern": with `j: true` the answer comes when the write is in the journal on the disk. The first
@@ -180,7 +232,7 @@ fn a_repeated_write_is_answered_when_the_disk_has_what_the_first_one_wrote() {
             "writeConcern": { "w": 1, "j": journal }, "$db": "db",
         }
     };
-    serve_meanwhile(&disk, |address| {
+    serve_meanwhile(&disk, Around::Nothing, |address| {
         let first = ask(address, &insert(false));
         assert_eq!(first.get_i32("n").ok(), Some(1), "{first}");
         disk.tell(|events| events.is_held = true);
@@ -209,7 +261,7 @@ fn others_are_served_while_the_disk_stands_still() {
         let concern = doc! { "w": 1, "j": true };
         doc! { "insert": "c", "documents": [{ "_id": id }], "writeConcern": concern, "$db": "db" }
     };
-    serve_meanwhile(&disk, |address| {
+    serve_meanwhile(&disk, Around::Nothing, |address| {
         for id in 0..20 {
             assert_eq!(ask(address, &insert(id)).get_i32("n").ok(), Some(1));
         }
@@ -235,5 +287,50 @@ fn others_are_served_while_the_disk_stands_still() {
         }
         let answers = disk.tell(|events| std::mem::take(&mut events.answers));
         assert!(answers.iter().all(|answer| answer.get_i32("n").ok() == Some(1)), "{answers:?}");
+    });
+}
+
+/// One connection forces its entry to disk for the other members, another one waits for the disk alone: two workers.
+#[test]
+fn a_worker_is_left_while_writes_of_two_kinds_wait_for_the_disk() {
+    let disk = SlowDisk::default();
+    let insert = |id: i32, concern: &Document| {
+        doc! { "insert": "c", "documents": [{ "_id": id }], "writeConcern": concern, "$db": "db" }
+    };
+    let concerns = [doc! { "w": "majority" }, doc! { "w": 1, "j": true }];
+    serve_meanwhile(&disk, Around::ASetOfOne, |address| {
+        initiate(address);
+        // The disk was quick for both.
+        for id in 0..20 {
+            let answer = ask(address, &insert(id, &concerns[usize::from(id < 10)]));
+            assert_eq!(answer.get_i32("n").ok(), Some(1), "{answer}");
+        }
+        disk.tell(|events| events.is_held = true);
+        let clients = [0, 1].map(|kind| {
+            let insert = insert(100 + kind, &concerns[kind as usize]);
+            let disk_of_client = disk.clone();
+            let client = std::thread::spawn(move || {
+                let answer = ask(address, &insert);
+                disk_of_client.tell(|events| events.answers.push(answer));
+            });
+            disk.wait_until(|events| events.waiting_syncs > 0);
+            let find = doc! { "count": "c", "query": { "_id": 100 + kind }, "$db": "db" };
+            let deadline = Instant::now() + PATIENCE;
+            while ask(address, &find).get_i32("n").unwrap() == 0 {
+                assert!(Instant::now() < deadline, "the write is not there");
+            }
+            client
+        });
+        for _ in 0..20 {
+            let answer = ask(address, &doc! { "ping": 1, "$db": "admin" });
+            assert_eq!(answer.get_f64("ok").ok(), Some(1.0), "{answer}");
+        }
+        disk.tell(|events| {
+            assert_eq!(events.answers, [], "the disk has yet to sync");
+            events.is_held = false;
+        });
+        for client in clients {
+            client.join().unwrap();
+        }
     });
 }

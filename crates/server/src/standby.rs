@@ -3,14 +3,16 @@
 //! Moving the other tasks of the worker to another thread takes longer than such a wait, so it keeps them. But it may be the
 //! only worker that is awake, and the disk may stall: then no connection would be served, and other members would take this
 //! one for dead. A thread looks from time to time, and has another worker woken if a wait is not over by its next look.
+//! One worker always stays out of such waits: the wait that would take the last one moves the tasks of its worker.
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::thread::{self, Thread};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
+use tokio::task::block_in_place;
 
 /// A disk that takes longer for a sync is not waited for by workers.
 pub(crate) const QUICK: Duration = Duration::from_millis(2);
@@ -28,6 +30,8 @@ pub(crate) struct Standby(Option<Arc<Owner>>);
 struct Owner {
     waits: Arc<Waits>,
     thread: Thread,
+    /// How many workers may wait and keep their tasks: all but one.
+    most: usize,
 }
 
 impl Drop for Owner {
@@ -41,6 +45,8 @@ impl Drop for Owner {
 struct Waits {
     begun: AtomicU64,
     ended: AtomicU64,
+    /// The workers that wait.
+    waiting: AtomicUsize,
     /// Whether the thread rests.
     rests: AtomicBool,
     is_over: AtomicBool,
@@ -52,16 +58,18 @@ struct Waiting<'w>(&'w Waits);
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         self.0.ended.fetch_add(1, Ordering::SeqCst);
+        self.0.waiting.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
 impl Standby {
     /// For the workers of the runtime that this thread belongs to. One worker cannot be relieved.
     pub(crate) fn start() -> io::Result<Self> {
-        let runtime = Handle::try_current().ok();
-        let Some(runtime) = runtime.filter(|runtime| runtime.metrics().num_workers() > 1) else {
+        let Ok(runtime) = Handle::try_current() else { return Ok(Self(None)) };
+        let most = runtime.metrics().num_workers().saturating_sub(1);
+        if most == 0 {
             return Ok(Self(None));
-        };
+        }
         let waits = Arc::<Waits>::default();
         let watched = Arc::clone(&waits);
         let relieve = move || drop(runtime.spawn(async {}));
@@ -69,7 +77,7 @@ impl Standby {
             .name("quorate-standby".to_owned())
             .spawn(move || watched.watch(&relieve))?;
         let thread = thread.thread().clone();
-        Ok(Self(Some(Arc::new(Owner { waits, thread }))))
+        Ok(Self(Some(Arc::new(Owner { waits, thread, most }))))
     }
 
     /// Whether a worker may wait for a quick disk.
@@ -79,7 +87,11 @@ impl Standby {
 
     /// Runs what waits for the disk on this worker.
     pub(crate) fn wait<T>(&self, wait: impl FnOnce() -> T) -> T {
-        let Some(owner) = &self.0 else { return tokio::task::block_in_place(wait) };
+        let Some(owner) = &self.0 else { return block_in_place(wait) };
+        if owner.waits.waiting.fetch_add(1, Ordering::SeqCst) >= owner.most {
+            owner.waits.waiting.fetch_sub(1, Ordering::SeqCst);
+            return block_in_place(wait);
+        }
         owner.waits.begun.fetch_add(1, Ordering::SeqCst);
         let _waiting = Waiting(&owner.waits);
         if owner.waits.rests.load(Ordering::SeqCst) {
@@ -172,7 +184,7 @@ mod tests {
         let (relieved, is_relieved) = channel();
         let watching = thread::spawn(move || watched.watch(&|| relieved.send(()).unwrap()));
         let thread = watching.thread().clone();
-        let standby = Standby(Some(Arc::new(Owner { waits, thread })));
+        let standby = Standby(Some(Arc::new(Owner { waits, thread, most: 1 })));
         let waits = Arc::clone(&standby.0.as_ref().unwrap().waits);
         for _ in 0..2 {
             while !waits.rests.load(Ordering::SeqCst) {
