@@ -33,6 +33,7 @@ const NEVER: Duration = Duration::from_secs(3600);
 #[derive(Default)]
 struct Events {
     is_held: bool,
+    is_defective: bool,
     waiting_syncs: usize,
     answers: Vec<Document>,
 }
@@ -81,6 +82,7 @@ impl FileHandle for SlowFile {
     fn sync(&self) -> io::Result<()> {
         self.1.tell(|events| events.waiting_syncs += 1);
         self.1.wait_until(|events| !events.is_held);
+        assert!(!self.1.tell(|events| events.is_defective), "this is meant");
         self.1.tell(|events| events.waiting_syncs -= 1);
         // Quick, whatever disk this is.
         Ok(())
@@ -333,4 +335,34 @@ fn a_worker_is_left_while_writes_of_two_kinds_wait_for_the_disk() {
             client.join().unwrap();
         }
     });
+}
+
+/// A thread syncs for all, or the connection of a lone client does: either may meet a defect. What it did to the file is
+/// unknown, and nothing waits for it.
+#[test]
+fn a_member_ends_when_a_sync_panics() {
+    for writes_before in [0, 20] {
+        let disk = SlowDisk::default();
+        let insert = |id: i32| {
+            let concern = doc! { "w": "majority" };
+            doc! { "insert": "c", "documents": [{ "_id": id }], "writeConcern": concern, "$db": "db" }
+        };
+        let mut client = None;
+        let ended = serve_until_end(&disk, Around::ASetOfOne, |address, stop| {
+            initiate(address);
+            for id in 0..writes_before {
+                let answer = ask(address, &insert(id));
+                assert_eq!(answer.get_i32("n").ok(), Some(1), "{answer}");
+            }
+            disk.tell(|events| events.is_defective = true);
+            client = Some((std::thread::spawn(move || ask(address, &insert(100))), stop));
+        });
+        let error = ended.unwrap_or_else(|_| panic!("after {writes_before} writes it goes on"));
+        assert!(error.is_err(), "after {writes_before} writes");
+        // The connection is closed, or the answer tells of the end.
+        let (client, _stop) = client.unwrap();
+        let acknowledged =
+            client.join().is_ok_and(|answer| !answer.contains_key("writeConcernError"));
+        assert!(!acknowledged);
+    }
 }

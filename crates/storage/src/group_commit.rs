@@ -106,10 +106,12 @@ impl GroupCommit {
     }
 
     fn lead(&self, target: CommitSequence) -> Result<(), SyncError> {
+        let leading = Leading(self);
         let result = {
             let mut sync_log = self.sync_log.lock().unwrap_or_else(PoisonError::into_inner);
             sync_log()
         };
+        std::mem::forget(leading);
         let mut progress = self.progress();
         progress.leader_at_work = false;
         progress.syncs += 1;
@@ -132,11 +134,24 @@ impl GroupCommit {
     }
 }
 
+/// A thread that syncs for others. If it panics, what was written is unknown, and the others must not wait for it.
+struct Leading<'g>(&'g GroupCommit);
+
+impl Drop for Leading<'_> {
+    fn drop(&mut self) {
+        let mut progress = self.0.progress();
+        (progress.leader_at_work, progress.failed) = (false, true);
+        drop(progress);
+        self.0.changed.notify_all();
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::sync::Barrier;
     use std::sync::mpsc;
+    use std::time::Duration;
 
     #[test]
     fn one_sync_serves_every_waiter() {
@@ -188,6 +203,35 @@ mod tests {
         assert!(group.has_failed());
         assert_eq!(group.syncs(), 1);
         assert_eq!(group.last_synced(), CommitSequence::ZERO);
+    }
+
+    #[test]
+    fn a_sync_that_panics_leaves_no_thread_asleep() {
+        let (entered, sync_entered) = mpsc::channel();
+        let (release, released) = mpsc::channel::<()>();
+        let group = Arc::new(GroupCommit::new(Box::new(move || {
+            entered.send(()).unwrap();
+            released.recv().unwrap();
+            panic!("this is meant");
+        })));
+        let sequence = group.committed();
+        let (told, tells) = mpsc::channel();
+        let sync = || {
+            let (group, told) = (Arc::clone(&group), told.clone());
+            std::thread::spawn(move || told.send(group.sync_through(sequence)).unwrap())
+        };
+        let leader = sync();
+        sync_entered.recv().unwrap();
+        let waiter = sync();
+        while group.progress().sleepers == 0 {
+            std::thread::yield_now();
+        }
+        release.send(()).unwrap();
+        assert!(leader.join().is_err());
+        let told = tells.recv_timeout(Duration::from_secs(60)).expect("the other thread wakes");
+        assert!(matches!(told, Err(SyncError::Poisoned)), "{told:?}");
+        waiter.join().unwrap();
+        assert!(group.has_failed());
     }
 
     #[test]

@@ -20,7 +20,7 @@ use std::time::Instant;
 use quorate_node::Node;
 use quorate_protocol::{Lock, OpTime};
 
-use super::inbox::Inbox;
+use super::inbox::{Failing, Inbox};
 use super::pace::GATHERING;
 use super::{Message, ReplicaSet};
 use crate::standby::{QUICK, Standby};
@@ -73,6 +73,7 @@ impl Syncer {
     pub(super) fn start(&self, node: Arc<Node>, inbox: Inbox) -> io::Result<()> {
         let shared = self.clone();
         std::thread::Builder::new().name("quorate-log-sync".to_owned()).spawn(move || {
+            let _failing = Failing { inbox: &inbox, thread: "syncing" };
             let mut synced = OpTime::NULL;
             while shared.wait(synced) {
                 let failed = shared.failed();
