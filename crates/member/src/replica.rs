@@ -421,7 +421,15 @@ impl<R> Replica<R> {
                 return;
             }
             Output::ApplyThrough { through, delay } => return self.apply_through(through, delay),
-            Output::AppendNoop { reason, term } => Order::AppendNoop { reason, term },
+            Output::AppendNoop { reason, term } => {
+                // A member that wakes late wants to write it and steps down in one turn. The gate is closed before
+                // this is read, and the next fetch begins behind the log as it is now.
+                let status = self.core.status();
+                if status.state() != MemberState::Primary || status.term() != term {
+                    return;
+                }
+                Order::AppendNoop { reason, term }
+            }
             Output::FindCommonPoint { fetch, source } => Order::FindCommonPoint { fetch, source },
             Output::RollBackTo { common_point } => {
                 Order::Change(DataChange::RollBack { common_point })
