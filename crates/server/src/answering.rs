@@ -551,7 +551,11 @@ impl Connection {
         patience: &Patience<'_>,
     ) -> Result<Outcome, Ended> {
         let shared = patience.shared;
-        let _permit = patience.wait(async { Ok(shared.long_commands.acquire().await) }).await?;
+        let permits = match command.may_write() && !command.body.contains_key("autocommit") {
+            true => &shared.long_writes,
+            false => &shared.long_commands,
+        };
+        let _permit = patience.wait(async { Ok(permits.acquire().await) }).await?;
         let (node, interrupt) = (Arc::clone(&shared.node), Arc::clone(&context.interrupt));
         let context = Context { may_look_at: None, ..context.clone() };
         context.interrupt.lend(Arc::clone(&shared.helpers));

@@ -74,8 +74,8 @@ impl Default for ServerOptions {
     }
 }
 
-/// Commands that run at once on threads of their own; others wait for one to end. Below the number of
-/// threads that the runtime lends out (512), so that a few are left for its other uses.
+/// Long writes, and as many other long commands, that run at once on threads of their own; others wait for one to end. Below
+/// the number of threads that the runtime lends out (512), so that a few are left for its other uses.
 const MAX_LONG_COMMANDS: usize = 128;
 
 /// Lends as many threads to long commands as there are processors beside the one that each runs on.
@@ -105,6 +105,9 @@ pub(crate) struct Shared {
     pub(crate) durability: Durability,
     /// Permits of commands that run on a thread of their own.
     pub(crate) long_commands: Semaphore,
+    /// Those of writes outside of transactions. A write may wait for a transaction while it has one, so that the statements
+    /// of transactions, and reads, need none of them.
+    pub(crate) long_writes: Semaphore,
     /// Turns of short commands that write.
     pub(crate) writers: WriteTurns,
     /// Threads that long commands borrow.
@@ -206,6 +209,7 @@ impl Server {
             files,
             durability,
             long_commands: Semaphore::new(MAX_LONG_COMMANDS),
+            long_writes: Semaphore::new(MAX_LONG_COMMANDS),
             writers: WriteTurns::new(workers),
             helpers: Arc::new(helpers()),
             gate,

@@ -128,19 +128,53 @@ fn statements_that_let_a_drop_go_first_keep_no_worker_from_other_clients() {
             .map(|session| {
                 let find = doc! { "find": "c", "filter": { "_id": 0 }, "startTransaction": true };
                 let find = statement_of(session, 1, find);
-                threads.spawn(|| set.run(primary, find))
+                let abort = doc! { "abortTransaction": 1, "$db": "admin" };
+                let abort = statement_of(session, 1, abort);
+                threads.spawn(|| {
+                    let reply = set.run(primary, find).unwrap();
+                    // One that came before the drop holds it up, and with it those that let it go first.
+                    set.run(primary, abort).unwrap();
+                    reply
+                })
             })
             .collect();
         set.wait("the statements to wait", || (waiting() == 5).then_some(()));
         set.ok(primary, commit(1));
-        for (session, read) in (1..).zip(reads) {
+        for read in reads {
             // It came before the drop, or there is nothing left for it to read.
-            let reply = read.join().unwrap().unwrap();
+            let reply = read.join().unwrap();
             let code = reply.get_i32("code").ok();
             assert!(code.is_none_or(|code| code == 246), "{reply}");
-            let abort = doc! { "abortTransaction": 1, "$db": "admin" };
-            set.run(primary, statement_of(session, 1, abort)).unwrap();
         }
         dropped.join().unwrap();
     });
+}
+
+/// As many as long commands run at once, and so many more that some would wait for them.
+const LONG_WRITES: usize = 130;
+
+/// Each of them scans, and waits for the transaction. The transaction scans as well, and must come to its end.
+#[test]
+fn writes_that_scan_and_wait_for_a_transaction_keep_it_from_no_scan_of_its_own() {
+    let set = Set::initiated(1);
+    let primary = set.primary();
+    set.insert(primary, doc! { "_id": 0, "x": 0 }, Bson::from("majority")).unwrap();
+    set.ok(primary, first(1, update(0, 1)));
+    let waiting = || {
+        let status = set.ok(primary, doc! { "serverStatus": 1 });
+        status.get_document("transactions").unwrap().get_i64("waitingWrites").unwrap()
+    };
+    let scan = || doc! { "find": "c", "filter": { "y": 1 }, "$db": "db" };
+    std::thread::scope(|threads| {
+        for _ in 0..LONG_WRITES {
+            let all = doc! { "q": {}, "u": { "$inc": { "x": 1 } }, "multi": true };
+            let write = doc! { "update": "c", "updates": [all], "$db": "db" };
+            threads.spawn(|| set.run(primary, write).unwrap());
+        }
+        set.wait("the writes to wait", || (waiting() >= 128).then_some(()));
+        set.ok(primary, scan());
+        set.ok(primary, statement(1, scan()));
+        set.ok(primary, commit(1));
+    });
+    assert_eq!(values(&set, primary), [1 + LONG_WRITES as i32]);
 }
