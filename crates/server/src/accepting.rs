@@ -1,7 +1,7 @@
-//! The doors: accepting connections, and turning away those that may not come in.
+//! Accepts connections, and refuses those that are not allowed.
 //!
-//! Owns the limit on connections and the first moments of each, up to its first message. A client that is
-//! turned away is told why, in the reply to its first message, as far as that costs little.
+//! Owns the limit on connections, and each connection up to its first message. A refused client
+//! gets the reason as the reply to its first message, as far as that costs little.
 
 use std::fs;
 use std::future::poll_fn;
@@ -23,24 +23,24 @@ use crate::tls::{Arrival, Peer};
 /// Pause after a failed accept, for instance without free descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Clients beyond the limit that are told so at the same time; any more are cut off unheard.
+/// Refusals that are sent at the same time. Connections beyond that are closed without one.
 const MAX_REFUSALS: usize = 128;
 
-/// How long a client that is turned away may take to hear why.
+/// Time limit for sending one refusal.
 const REFUSAL_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Connections that the system keeps until they are accepted. It cuts this down to its own limit
 /// (`net.core.somaxconn`).
 const BACKLOG: i32 = 16_384;
 
-/// A limit below this loses connections when all clients of a set come back at once: each of those asks
-/// again after a second.
+/// With a limit below this the system drops connections when all clients of a set connect at once.
+/// A dropped client tries again after a second.
 const FEW_WAITING: i32 = 4096;
 
-/// Where Linux says its limit.
+/// The file in which Linux states its limit.
 const SYSTEM_BACKLOG: &str = "/proc/sys/net/core/somaxconn";
 
-/// Where clients knock: at the server's own address, or at the port of a horizon.
+/// Listening sockets: of the server's own address, and of the ports of horizons.
 pub struct Listeners {
     pub(crate) main: TcpListener,
     /// Further addresses of the server.
@@ -55,20 +55,20 @@ impl From<TcpListener> for Listeners {
 }
 
 impl Listeners {
-    /// Serves clients that come by another address as well.
+    /// Listens on another address as well.
     #[must_use]
     pub fn with_address(mut self, listener: TcpListener) -> Self {
         self.more.push(listener);
         self
     }
 
-    /// Every address that clients of the server itself come by.
+    /// Every address on which the server itself listens.
     pub(crate) fn addresses(&self) -> io::Result<Vec<SocketAddr>> {
         [&self.main].into_iter().chain(&self.more).map(TcpListener::local_addr).collect()
     }
 
-    /// Serves clients of a horizon as well: they are shown the addresses that the set's configuration
-    /// gives members under this name.
+    /// Listens on a port of a horizon as well: its clients are shown the addresses that the set's
+    /// configuration gives members under this name.
     #[must_use]
     pub fn with_horizon(mut self, name: impl Into<String>, listener: TcpListener) -> Self {
         self.horizons.push((name.into(), listener));
@@ -92,7 +92,7 @@ impl Listeners {
         Ok(())
     }
 
-    /// The next client, and the horizon whose port it came by.
+    /// The next connection, and the horizon whose port it arrived at.
     async fn accept(&self) -> io::Result<(TcpStream, SocketAddr, Option<String>)> {
         poll_fn(|context| {
             for listener in [&self.main].into_iter().chain(&self.more) {
@@ -187,7 +187,7 @@ async fn serve(
         Ok(Arrival::WithoutTls(stream)) => {
             tracing::info!(%address, "a client came without TLS and is refused");
             let connection = Connection::new(shared, stream, client).refusing(without_tls());
-            // It says one thing, hears why, and is gone.
+            // The connection answers one message with the refusal and closes.
             let _ = tokio::time::timeout(REFUSAL_TIMEOUT, connection.run()).await;
             return;
         }
@@ -217,13 +217,13 @@ async fn refuse(
             None => socket.into(),
         };
         let client = Client { address: address.to_string(), ..Client::default() };
-        // Whether it listens is its own affair.
+        // Ignore errors: the client may be gone.
         let _ = Connection::new(shared, stream, client).refusing(why).run().await;
     };
     let _ = tokio::time::timeout(REFUSAL_TIMEOUT, hearing).await;
 }
 
-/// Drivers that know the labels wait a little and come back.
+/// Drivers that know the labels wait and retry.
 fn too_many(limit: usize) -> CommandError {
     let mut error = CommandError::new(
         ErrorCode::TOO_MANY_CONNECTIONS,

@@ -38,7 +38,7 @@ const SHORT_DOCUMENTS: u64 = 256;
 /// The command whose argument the set checks before the member keeps it.
 const SET_DEFAULTS: &str = "setDefaultRWConcern";
 
-/// How a command ends before it has gone the whole way.
+/// A command ends before its last step.
 pub(crate) enum Ended {
     /// With this reply.
     Reply(RawDocumentBuf),
@@ -118,21 +118,22 @@ struct Admitted<'s> {
 }
 
 impl Admitted<'_> {
-    /// Whether the connection has nothing to do until other members have what the command writes. A client that gave a time
-    /// is answered when it is up, however long the disk takes.
+    /// Whether this connection may force the command's entries to disk: it has nothing else to do
+    /// until other members have them. A client with a time limit is answered when that is over,
+    /// however long the disk takes.
     fn may_force(&self) -> bool {
         self.limit.is_none() && self.write_concern.as_ref().is_some_and(|wanted| !wanted.is_timed())
     }
 }
 
-/// Frees what a command that was stopped leaves, once it has an answer or the connection's task ends: that may
-/// take longer than its client should wait.
+/// Frees what an interrupted command leaves, on another thread and after the reply: that may take
+/// longer than the client should wait.
 struct After(Arc<Interrupt>);
 
 impl Drop for After {
     fn drop(&mut self) {
         let Some(remains) = self.0.take_remains() else { return };
-        // A task may be dropped after its runtime has gone; what it left then goes at once.
+        // A task may be dropped after its runtime has ended: then this thread frees it.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             runtime.spawn_blocking(move || drop(remains));
         }
@@ -158,7 +159,7 @@ impl Connection {
         let started = context.now.monotonic;
         let operation = self.shared.node.register(&context, &command);
         let after = After(Arc::clone(&context.interrupt));
-        // Counting those who share it is costly where all workers do so for every command: once is enough.
+        // One clone for each command: all workers contend for the counter of references.
         let shared = Arc::clone(&self.shared);
         let answered = self.answer(&shared, command, &mut context).await;
         drop(after);
@@ -177,11 +178,12 @@ impl Connection {
             }
         }
         drop(operation);
-        // A client takes an injected error for new only if it does not know better.
+        // An injected error carries no topology version: with the present one its client would take
+        // it for stale.
         if !self.is_injected && !is_cursor_alone(&body) {
             self.shared.node.tell_topology_version(&mut body);
         }
-        // What members say to each other has its own times.
+        // Messages between members carry times in fields of their own.
         let internal = facts.is_some_and(CommandFacts::is_between_members);
         if let (Some(set), false) = (&self.shared.replica_set, internal) {
             set.tell_time(&mut body, self.reads_majority);
@@ -189,7 +191,7 @@ impl Connection {
         Ok(Some(body))
     }
 
-    /// Tells of a command that has ended, in the profile and in the log, if it is worth it.
+    /// Writes a command that has ended to the profile and to the log, if it was slow enough.
     fn tell(&self, operation: &Registered, took: Duration, body: &RawDocumentBuf) {
         if !self.shared.node.may_be_told(took) {
             return;
@@ -232,7 +234,7 @@ impl Connection {
             if let Some(wanted) = admitted.write_concern.take().filter(|_| !refused) {
                 let unforced = admitted.unforced.take();
                 let acknowledged = async { Ok(set.acknowledge(wanted, op_time, unforced).await) };
-                // The write was done, whatever becomes of the waiting.
+                // The write is done even if the wait fails.
                 let waited = self.unless_left(admitted.patience.wait(acknowledged)).await?;
                 let was_done = op_time.is_some() || admitted.retryable;
                 let error =
@@ -304,7 +306,7 @@ impl Connection {
         }
         let Some(set) = &self.shared.replica_set else { return Ok(()) };
         set.hear_time(command, &self.client)?;
-        // On the heap: what the member answers needs no room for these.
+        // Boxed, so that commands which the member answers need no room for this future.
         if answerer == Answerer::ReplicaSet
             && let Some(body) = Box::pin(set.answer(command)).await
         {
@@ -413,7 +415,7 @@ impl Connection {
         let shared = admitted.patience.shared;
         let hello = is_hello(command.name());
         let mut again = command.clone_if_it_may_wait();
-        // Listening starts before the command looks, so that nothing falls in between.
+        // Subscribe before the command runs, so that no event is missed.
         let mut events = again.as_ref().map(|_| Events::of(shared));
         let entered = self.enter(shared, admitted, &command, context).await?;
         context.interrupt.set_waiting(false);
@@ -431,7 +433,8 @@ impl Connection {
             let cursor = command.body.get_i64("getMore").ok();
             let news = self.wait_for(events, *event, cursor, end, &context.interrupt).await?;
             context.interrupt.set_waiting(false);
-            // News of something else is no reason to answer: it looks, and waits on.
+            // An event may concern another command: this one then waits again, until its time is
+            // over.
             context.may_wait = news;
             context.now = shared.clock.now();
             again = news.then(|| command.clone());
@@ -440,7 +443,7 @@ impl Connection {
         if admitted.session.take().is_some_and(|command| shared.node.take_cut_off(&command)) {
             return Err(Ended::Close);
         }
-        // The news may have come while the command ran, with or without waiting.
+        // Quiescing may have begun while the command ran or waited.
         if hello && shared.quiescing.load(Ordering::SeqCst) {
             return Err(quiescing().into());
         }
@@ -692,13 +695,13 @@ fn quiescing() -> CommandError {
     )
 }
 
-/// Whether another component acts before the member answers the command, so that whether it is allowed is
-/// asked here.
+/// Whether another component acts on the command before the member does, so that its rights are
+/// checked here.
 fn acts_here(command: &Command) -> bool {
     locks(command) || command.name() == SET_DEFAULTS
 }
 
-/// Whether those that have passed the gate may wait for what a write belongs to.
+/// Whether writes that have passed the gate may wait for the transaction of this command.
 fn passage_of(command: &Command) -> Passage {
     let starts = command.body.get("startTransaction") == Some(&Bson::Boolean(true));
     match command.body.contains_key("autocommit") && !starts {
@@ -731,7 +734,7 @@ fn locks(command: &Command) -> bool {
         }
 }
 
-/// The write was done; that others have it could not be promised.
+/// Adds the error of waiting for other members to the reply of a write that was done.
 fn append_write_concern_error(
     body: &mut RawDocumentBuf,
     error: Document,
@@ -743,7 +746,7 @@ fn append_write_concern_error(
     // primary may have it.
     reply.remove("errorLabels");
     let mut labels: Vec<_> = labels.iter().map(|label| Bson::from(label.as_str())).collect();
-    // Repeating the write at the next primary is safe, and finds out.
+    // A retry at the next primary is safe, and tells whether the write survived.
     let elsewhere = error
         .get("code")
         .and_then(Bson::as_i32)

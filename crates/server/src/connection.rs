@@ -139,7 +139,7 @@ impl Connection {
     /// Serves the client until it leaves or the server ends.
     pub(crate) async fn run(mut self) -> Result<(), ConnectionError> {
         let mut leaving = Leaving::new(&self.shared);
-        // When the message began that a stranger has yet to finish.
+        // When the first bytes arrived of a message that a client without a login has not finished.
         let mut begun: Option<Instant> = None;
         loop {
             if leaving.has_farewell() {
@@ -223,7 +223,7 @@ impl Connection {
         }
         match self.shared.node.authorize_member(&self.client) {
             Err(stranger) if follows => Err(stranger),
-            // What else it may not do is said where commands are admitted.
+            // Other refusals are made where commands are admitted.
             authorized => Ok(authorized.ok().map(|()| Arc::clone(set))),
         }
     }
@@ -290,7 +290,8 @@ impl Connection {
                 Some(_) if leaves => return Ok(Next::Close),
                 Some(following) => {
                     command = following;
-                    // The other clients hear the news before this one waits for the next.
+                    // Yield first: the other clients of this worker are sent the change before this
+                    // one waits again.
                     tokio::task::yield_now().await;
                 }
                 None => return Ok(Next::GoOn),
@@ -450,12 +451,12 @@ fn next_of_stream(mut command: Command, reply: &RawDocumentBuf) -> Option<Comman
     None
 }
 
-/// Whether a reply says that this member is not, or no longer, the one to write to.
+/// Whether a reply is an error that sends its client to the primary.
 fn is_not_primary(reply: &RawDocument) -> bool {
     reply.get_i32("code").is_ok_and(|code| is_news(ErrorCode(code)))
 }
 
-/// Whether an error says that its receiver should ask another member.
+/// Whether an error tells its receiver to ask another member.
 pub(crate) fn is_news(code: ErrorCode) -> bool {
     let ends = matches!(code, ErrorCode::SHUTDOWN_IN_PROGRESS | ErrorCode::INTERRUPTED_AT_SHUTDOWN);
     code.is_state_change() && !ends

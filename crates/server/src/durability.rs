@@ -256,7 +256,7 @@ impl Line {
             let waited = self.thread.wait_timeout_while(queue, interval, is_idle);
             let mut queue = waited.unwrap_or_else(PoisonError::into_inner).0;
             if queue.is_over {
-                // They hear that nothing will come.
+                // Dropping the senders tells the waiting connections that no sync will come.
                 return queue.waiting.clear();
             }
             if std::mem::take(&mut queue.thread_leads) {

@@ -57,7 +57,7 @@ impl Connection {
             interrupt: Arc::new(Interrupt::default()),
         };
         let _operation = shared.node.register(&context, &command);
-        // Listening starts before the command looks, so that nothing falls in between.
+        // Subscribe before the command runs, so that no change is missed.
         let mut waiting = Waiting::new(&shared, hello.at_most());
         let mut next = match shared.node.run(&context, command.clone()) {
             Outcome::Reply(reply) => Some(with_version(reply.body)),
@@ -136,7 +136,7 @@ impl Connection {
         let context = Context { now, ..context.clone() };
         match node.run(&context, command.clone()) {
             Outcome::Reply(reply) => with_version(reply.body),
-            // It may not wait.
+            // Never reached: the context does not let the command wait.
             Outcome::Wait { .. } | Outcome::Long => (RawDocumentBuf::new(), None),
         }
     }
@@ -149,7 +149,8 @@ impl Connection {
         told: TopologyVersion,
     ) -> Result<Option<Next>, ConnectionError> {
         if self.shared.node.topology_version() != told {
-            // The other clients hear the last change before this one hears the next.
+            // Yield first: the other clients of this worker are sent the last change before this
+            // one waits again.
             tokio::task::yield_now().await;
             return Ok(None);
         }

@@ -32,7 +32,7 @@ impl Leaving {
         Self { ending, farewells, news, woken: None }
     }
 
-    /// Whether the member has stepped down since the client came.
+    /// Whether the member has stepped down since the connection was opened.
     pub(crate) fn has_farewell(&self) -> bool {
         self.farewells.has_changed().unwrap_or(false)
     }

@@ -91,7 +91,8 @@ impl MemberConnection {
             }
             tokio::select! {
                 () = stream.wait(&shared.node, &mut role) => {}
-                // A follower has nothing to say: whatever it does, it is leaving.
+                // A follower sends nothing on this connection: bytes, an error or the end of the
+                // stream end it.
                 _ = reader.read_u8() => return Ok(()),
                 _ = ending.wait_for(|ending| *ending) => return Ok(()),
             }

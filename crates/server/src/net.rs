@@ -1,7 +1,4 @@
-//! The only door to sockets, so that a simulated network can take their place.
-//!
-//! Owns the stream of bytes that connections read and write, whether it is encrypted or not.
-//! `tls.rs` decides which peers may connect without TLS.
+//! Streams of bytes behind a trait, so that a simulated network can take the place of sockets.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};

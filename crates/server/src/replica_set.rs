@@ -309,7 +309,7 @@ impl ReplicaSet {
         match receiver.await {
             Ok(Err(error)) => !connection::is_news(ErrorCode(error.code())),
             Ok(Ok(Reply::Refused { code, .. })) => !connection::is_news(ErrorCode(code)),
-            // Its own end this member tells by closing the connection.
+            // This member reports its own end by closing the connection.
             Ok(Ok(_)) | Err(_) => true,
         }
     }
@@ -328,7 +328,7 @@ impl ReplicaSet {
         let (sender, receiver) = oneshot::channel();
         self.inbox.post(Message::Inspect(Box::new(move |status, _| {
             let primary = status.primary().and_then(|id| status.address_of(id));
-            // A client that has left does not care.
+            // Ignore send errors: the client is gone.
             let _ = sender.send(primary.cloned());
         })));
         let primary = receiver.await.ok().flatten()?;
@@ -378,7 +378,7 @@ impl ReplicaSet {
     ) -> Result<Document, CommandError> {
         let (sender, receiver) = oneshot::channel();
         self.inbox.post(Message::Inspect(Box::new(move |status, now| {
-            // A client that has left does not care.
+            // Ignore send errors: the client is gone.
             let _ = sender.send(look(status, now));
         })));
         receiver.await.unwrap_or_else(|_| Err(ending()))
@@ -406,7 +406,7 @@ impl ReplicaSet {
             let (sender, receiver) = oneshot::channel();
             self.inbox.post(Message::Inspect(Box::new(move |status, _| {
                 let members = status.config().map_or(0, |config| config.members.len());
-                // The server may be ending.
+                // Ignore send errors: the server may be ending.
                 let _ = sender.send((members > 1, status.state() == MemberState::Primary));
             })));
             let Ok((replaceable, leads)) = receiver.await else { return };
@@ -439,7 +439,7 @@ fn get_config(status: Status<'_>, _now: quorate_node::Now) -> Result<Document, C
         Some(config) => {
             let committed = status.commit_point() != OpTimeAndWallTime::default();
             let mut document = config_document(config);
-            // Whether a member is newly added is the set's own business.
+            // `newlyAdded` is internal to the set.
             if let Ok(members) = document.get_array_mut("members") {
                 for member in members.iter_mut().filter_map(|member| member.as_document_mut()) {
                     member.remove("newlyAdded");

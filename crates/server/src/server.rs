@@ -313,7 +313,7 @@ impl Server {
             connections.abort_all();
         }
         let synced = sync_the_last(&self.shared).await;
-        // What ended the member comes before what followed from it.
+        // The failure that ended the member is reported before a failed last sync.
         failure.map_or(synced, Err)
     }
 }

@@ -95,11 +95,11 @@ pub(crate) struct Peer {
     pub(crate) server_name: Option<String>,
 }
 
-/// A client at the door.
+/// An accepted connection.
 pub(crate) enum Arrival {
-    /// It may come in.
+    /// It may be served.
     Welcome(Stream, Peer),
-    /// It speaks without TLS, which is not allowed. It can still be told so.
+    /// It speaks without TLS, which is not allowed. The refusal can still be sent.
     WithoutTls(Stream),
 }
 
@@ -178,7 +178,7 @@ impl Tls {
         self.connector.is_some()
     }
 
-    /// Agrees with a client on how to talk.
+    /// Makes the TLS handshake, if the client begins one.
     pub(crate) async fn accept(&self, socket: TcpStream) -> io::Result<Arrival> {
         let arriving = async {
             let (socket, plain) = look(socket).await?;

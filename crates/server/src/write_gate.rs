@@ -25,7 +25,7 @@ pub(crate) struct Entered<'a>(&'a WriteGate);
 #[derive(Default)]
 pub(crate) struct WriteGate {
     door: Lock<Door>,
-    /// The door has another state: for tasks, and for threads.
+    /// Signals a change of the door's state, to tasks and to threads.
     news: Notify,
     has_news: Condvar,
     /// How often `fsyncUnlock` is to be called.

@@ -88,7 +88,8 @@ fn tell_appends(node: &Node, parts: &Parts) {
         if commits.receiver_count() > 0 {
             commits.send_replace(node.durability().0.as_u64());
         }
-        // First to the followers: what they do takes longer than a sync here.
+        // The followers come first: sending, applying and syncing there takes longer than a sync
+        // here.
         followers.push(&node);
         if author == Author::Here {
             syncer.log_has_grown();
@@ -359,7 +360,7 @@ impl Host {
             }
             Order::Respond { token, reply } => {
                 if let Some(answer) = self.answers.remove(&token) {
-                    // The client may have left.
+                    // Ignore send errors: the client may be gone.
                     let _ = answer.send(reply);
                 }
             }
@@ -405,7 +406,8 @@ impl Host {
     }
 
     fn append_noop(&mut self, reason: NoopReason, term: Term) {
-        // An idle primary that is locked says nothing; a new one must.
+        // While writes are locked out, an idle primary skips its periodic entry; a new primary must
+        // write its first.
         let entered = self.gate.try_enter();
         if entered.is_none() && reason == NoopReason::Periodic {
             return;

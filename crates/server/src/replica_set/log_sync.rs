@@ -106,7 +106,7 @@ impl Syncer {
             RUNNING.set(running);
         }
         let asleep = !std::mem::replace(&mut wanted.sync, true);
-        // A thread that is woken into a lock goes to sleep again.
+        // Release the lock first: the woken thread takes it.
         drop(wanted);
         if asleep {
             condition.notify_one();

@@ -102,7 +102,8 @@ impl Peers {
     ) {
         let deadline = Instant::now() + timeout;
         if matches!(message, Request::StepUp { .. }) {
-            // Its answer takes a whole election; others must not wait behind it.
+            // The reply takes a whole election. A connection of its own keeps it from delaying
+            // other requests.
             let peer = Peer::new(to.clone(), self.inbox.clone(), self.dialer.clone());
             tokio::spawn(peer.run_once(Wanted { request, message, deadline }));
             return;

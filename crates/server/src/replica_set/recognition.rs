@@ -32,7 +32,7 @@ impl ReplicaSet {
         let wanted = config.clone();
         let (sender, receiver) = tokio::sync::oneshot::channel();
         self.inbox.post(Message::Inspect(Box::new(move |status, _| {
-            // A caller that has left does not care.
+            // Ignore send errors: the caller is gone.
             let _ = sender.send(status.finds_itself_in(&wanted));
         })));
         if !receiver.await.unwrap_or(true) {

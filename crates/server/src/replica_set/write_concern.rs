@@ -80,13 +80,13 @@ impl ReplicaSet {
             command.set_write_concern(None);
             return Ok(Some(Wanted { concern, without_entry }));
         }
-        // One that cannot be read is the member's to refuse.
+        // The member refuses a write concern that cannot be read.
         let Ok(given) = command.write_concern() else { return Ok(None) };
         let explicit = given.is_some();
         if !explicit && !writes {
             return Ok(None);
         }
-        // What the client did not say is the set's to say.
+        // The set's default completes what the client left out.
         let completed = match given {
             Some(given) if given.contains_key("w") => None,
             given => {
