@@ -9,10 +9,11 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use quorate_protocol::{MonotonicTime, ReadPreference, ServerAddress};
+use quorate_protocol::{MonotonicTime, ReadPreference, ServerAddress, TagSet};
+use serde_json::{Map, Value, json};
 
 use super::suitable::{Shortcoming, StalenessClock, shortcoming};
-use super::text::{Interval, JsonWriter, OneLine};
+use super::text::{Interval, OneLine};
 use super::verdict::{Verdict, known_otherwise};
 use super::{SelectionCriteria, SelectionRequest};
 use crate::fault::ServerError;
@@ -113,57 +114,32 @@ impl SelectionFailure {
 
     /// The failure as one JSON object.
     pub fn to_json(&self) -> String {
-        let mut json = JsonWriter::new();
-        json.open(None, '{');
-        json.literal("waited_ms", &self.waited.as_millis());
-        self.criteria_to_json(&mut json);
-        json.string("topology_type", &self.topology.topology_type);
-        let set_name = self.topology.set_name();
-        json.optional_string("set_name", set_name.as_ref().map(|name| name as &dyn fmt::Display));
-        json.open(Some("servers"), '[');
-        for server in self.servers().take(MAX_REPORTED_SERVERS) {
-            server.to_json(&mut json);
-        }
-        json.close(']');
-        json.literal("servers_omitted", &self.omitted());
-        json.open(Some("removed"), '[');
-        for removal in self.removals() {
-            json.open(None, '{');
-            json.string("address", &removal.address);
-            json.string("reason", &Dropped(removal));
-            json.literal("age_ms", &self.now.since(removal.at).as_millis());
-            json.close('}');
-        }
-        json.close(']');
-        json.string("verdict", &self.verdict.name());
-        json.string("message", &self.verdict);
-        json.close('}');
-        json.finish()
-    }
-
-    fn criteria_to_json(&self, json: &mut JsonWriter) {
-        let Some(preference) = &self.read_preference else {
-            json.string("operation", &"write");
-            return;
+        let servers = self.servers().take(MAX_REPORTED_SERVERS).map(ServerReport::to_json);
+        let removal = |removal: &Removal| {
+            json!({
+                "address": text(&removal.address),
+                "reason": text(&Dropped(removal)),
+                "age_ms": millis(self.now.since(removal.at)),
+            })
         };
-        json.string("operation", &"read");
-        json.open(Some("read_preference"), '{');
-        json.string("mode", &preference.mode);
-        if !preference.tag_sets.is_empty() {
-            json.open(Some("tags"), '[');
-            for tags in &preference.tag_sets {
-                json.open(None, '{');
-                for (name, value) in tags.iter() {
-                    json.string(name, &value);
-                }
-                json.close('}');
+        let mut json = Map::new();
+        let mut put = |name: &str, value| json.insert(name.to_owned(), value);
+        put("waited_ms", millis(self.waited));
+        match &self.read_preference {
+            Some(preference) => {
+                put("operation", json!("read"));
+                put("read_preference", preference_to_json(preference));
             }
-            json.close(']');
+            None => _ = put("operation", json!("write")),
         }
-        if let Some(staleness) = preference.max_staleness {
-            json.literal("max_staleness_ms", &staleness.as_millis());
-        }
-        json.close('}');
+        put("topology_type", text(&self.topology.topology_type));
+        put("set_name", json!(self.topology.set_name()));
+        put("servers", servers.collect());
+        put("servers_omitted", json!(self.omitted()));
+        put("removed", self.removals().map(removal).collect());
+        put("verdict", text(&self.verdict.name()));
+        put("message", text(&self.verdict));
+        Value::Object(json).to_string()
     }
 
     fn omitted(&self) -> usize {
@@ -192,25 +168,41 @@ impl SelectionFailure {
 }
 
 impl ServerReport<'_> {
-    fn to_json(self, json: &mut JsonWriter) {
-        json.open(None, '{');
-        json.string("address", self.address);
-        json.string("type", &self.server_type);
-        let shortcoming = self.shortcoming.map(Shortcoming::name);
-        json.optional_string(
-            "shortcoming",
-            shortcoming.as_ref().map(|name| name as &dyn fmt::Display),
-        );
-        if let Some(Shortcoming::TooStale { estimate: Some(stale) }) = self.shortcoming {
-            json.literal("staleness_ms", &stale.as_millis());
-        }
+    fn to_json(self) -> Value {
         let cause = self.cause.map(|cause| OneLine { value: cause, limit: MAX_CAUSE_LENGTH });
-        json.optional_string("cause", cause.as_ref().map(|cause| cause as &dyn fmt::Display));
-        let age = self.age.map(|age| age.as_millis());
-        json.optional_literal("age_ms", age.as_ref().map(|age| age as &dyn fmt::Display));
-        json.literal("stalled", &self.is_stalled);
-        json.close('}');
+        let mut json = json!({
+            "address": text(self.address),
+            "type": text(&self.server_type),
+            "shortcoming": self.shortcoming.map(Shortcoming::name),
+        });
+        if let Some(Shortcoming::TooStale { estimate: Some(stale) }) = self.shortcoming {
+            json["staleness_ms"] = millis(stale);
+        }
+        json["cause"] = json!(cause.map(|cause| text(&cause)));
+        json["age_ms"] = json!(self.age.map(millis));
+        json["stalled"] = json!(self.is_stalled);
+        json
     }
+}
+
+fn preference_to_json(preference: &ReadPreference) -> Value {
+    let mut json = json!({ "mode": text(&preference.mode) });
+    if !preference.tag_sets.is_empty() {
+        let tags = |tags: &TagSet| tags.iter().collect::<Value>();
+        json["tags"] = preference.tag_sets.iter().map(tags).collect();
+    }
+    if let Some(staleness) = preference.max_staleness {
+        json["max_staleness_ms"] = millis(staleness);
+    }
+    json
+}
+
+fn text(value: &impl fmt::Display) -> Value {
+    Value::String(value.to_string())
+}
+
+fn millis(interval: Duration) -> Value {
+    json!(interval.as_millis() as u64)
 }
 
 impl fmt::Display for ServerReport<'_> {
@@ -341,6 +333,16 @@ no primary: 1 of 3 members answer, and an election needs 2 votes if each has one
             r#"when it last wrote; drop maxStalenessSeconds"}"#,
         );
         assert_eq!(told, expected);
+    }
+
+    #[test]
+    fn strings_are_escaped_for_json() {
+        let preference = ReadPreference {
+            tag_sets: vec![[("a\"b", "q\"b\\n\n\u{1}é")].into_iter().collect()],
+            ..ReadPreference::new(ReadPreferenceMode::Secondary)
+        };
+        let told = failure(three(), &SelectionRequest::read(&preference)).to_json();
+        assert!(told.contains(r#""tags":[{"a\"b":"q\"b\\n\n\u0001é"}]"#), "{told}");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Words from outside, made safe to print: one line, bounded, and valid inside JSON.
+//! Words from outside, made safe to print: one line, and bounded.
 //!
 //! A server's error message is whatever the server likes. It must not break the line it stands on,
 //! nor move the cursor of a terminal, nor fill a log.
@@ -49,86 +49,6 @@ fn is_unprintable(character: char) -> bool {
         || matches!(character, '\u{2060}'..='\u{2069}' | '\u{feff}')
 }
 
-/// Builds a JSON object by hand: this crate depends on no serializer.
-pub(super) struct JsonWriter {
-    text: String,
-}
-
-impl JsonWriter {
-    pub(super) fn new() -> Self {
-        Self { text: String::new() }
-    }
-
-    pub(super) fn finish(self) -> String {
-        self.text
-    }
-
-    /// Opens an object or an array, as a member if it has a key.
-    pub(super) fn open(&mut self, key: Option<&str>, bracket: char) {
-        self.prefix(key);
-        self.text.push(bracket);
-    }
-
-    pub(super) fn close(&mut self, bracket: char) {
-        self.text.push(bracket);
-    }
-
-    pub(super) fn string(&mut self, key: &str, value: &dyn fmt::Display) {
-        self.prefix(Some(key));
-        self.text.push('"');
-        // Writing to a String cannot fail.
-        let _ = write!(JsonEscape(&mut self.text), "{value}");
-        self.text.push('"');
-    }
-
-    pub(super) fn optional_string(&mut self, key: &str, value: Option<&dyn fmt::Display>) {
-        match value {
-            Some(value) => self.string(key, value),
-            None => self.literal(key, &"null"),
-        }
-    }
-
-    /// A number, a boolean or null.
-    pub(super) fn literal(&mut self, key: &str, value: &dyn fmt::Display) {
-        self.prefix(Some(key));
-        let _ = write!(self.text, "{value}");
-    }
-
-    pub(super) fn optional_literal(&mut self, key: &str, value: Option<&dyn fmt::Display>) {
-        self.literal(key, value.unwrap_or(&"null"));
-    }
-
-    fn prefix(&mut self, key: Option<&str>) {
-        if !matches!(self.text.chars().next_back(), None | Some('{' | '[')) {
-            self.text.push(',');
-        }
-        if let Some(key) = key {
-            self.text.push('"');
-            let _ = write!(JsonEscape(&mut self.text), "{key}");
-            self.text.push_str("\":");
-        }
-    }
-}
-
-struct JsonEscape<'a>(&'a mut String);
-
-impl fmt::Write for JsonEscape<'_> {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        for character in text.chars() {
-            match character {
-                '"' => self.0.push_str("\\\""),
-                '\\' => self.0.push_str("\\\\"),
-                '\n' => self.0.push_str("\\n"),
-                '\r' => self.0.push_str("\\r"),
-                '\t' => self.0.push_str("\\t"),
-                control if control < ' ' => write!(self.0, "\\u{:04x}", u32::from(control))?,
-                other => self.0.push(other),
-            }
-        }
-        Ok(())
-    }
-}
-
 /// An interval as people say it: `0.4 s`, `30 s`, `5 min`.
 pub(super) struct Interval(pub(super) Duration);
 
@@ -160,24 +80,6 @@ mod tests {
         assert_eq!(one_line("naïve", 5), "naïv…");
         assert_eq!(one_line(&"x".repeat(1_000_000), 10).chars().count(), 10);
         assert_eq!(one_line("short", 100), "short");
-    }
-
-    #[test]
-    fn strings_are_escaped_for_json() {
-        let mut json = JsonWriter::new();
-        json.open(None, '{');
-        json.string("a\"b", &"q\"b\\n\n\u{1}é");
-        json.open(Some("list"), '[');
-        json.open(None, '{');
-        json.close('}');
-        json.open(None, '{');
-        json.literal("n", &1);
-        json.close('}');
-        json.close(']');
-        json.optional_string("none", None);
-        json.close('}');
-        let expected = r#"{"a\"b":"q\"b\\n\n\u0001é","list":[{},{"n":1}],"none":null}"#;
-        assert_eq!(json.finish(), expected);
     }
 
     #[test]
