@@ -35,61 +35,35 @@ pub(super) struct Accumulator {
     sort: Option<SortPattern>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    Sum,
-    Avg,
-    Min,
-    Max,
-    First,
-    Last,
-    Push,
-    AddToSet,
-    StdDevPop,
-    StdDevSamp,
-    Count,
-    MergeObjects,
-    FirstN,
-    LastN,
-    MinN,
-    MaxN,
-    Top,
-    TopN,
-    Bottom,
-    BottomN,
-    Median,
-    Percentile,
+quorate_protocol::named! {
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    enum Kind {
+        Sum = "$sum",
+        Avg = "$avg",
+        Min = "$min",
+        Max = "$max",
+        First = "$first",
+        Last = "$last",
+        Push = "$push",
+        AddToSet = "$addToSet",
+        StdDevPop = "$stdDevPop",
+        StdDevSamp = "$stdDevSamp",
+        Count = "$count",
+        MergeObjects = "$mergeObjects",
+        FirstN = "$firstN",
+        LastN = "$lastN",
+        MinN = "$minN",
+        MaxN = "$maxN",
+        Top = "$top",
+        TopN = "$topN",
+        Bottom = "$bottom",
+        BottomN = "$bottomN",
+        Median = "$median",
+        Percentile = "$percentile",
+    }
 }
 
 impl Kind {
-    fn of(name: &str) -> Option<Self> {
-        Some(match name {
-            "$sum" => Self::Sum,
-            "$avg" => Self::Avg,
-            "$min" => Self::Min,
-            "$max" => Self::Max,
-            "$first" => Self::First,
-            "$last" => Self::Last,
-            "$push" => Self::Push,
-            "$addToSet" => Self::AddToSet,
-            "$stdDevPop" => Self::StdDevPop,
-            "$stdDevSamp" => Self::StdDevSamp,
-            "$count" => Self::Count,
-            "$mergeObjects" => Self::MergeObjects,
-            "$firstN" => Self::FirstN,
-            "$lastN" => Self::LastN,
-            "$minN" => Self::MinN,
-            "$maxN" => Self::MaxN,
-            "$top" => Self::Top,
-            "$topN" => Self::TopN,
-            "$bottom" => Self::Bottom,
-            "$bottomN" => Self::BottomN,
-            "$median" => Self::Median,
-            "$percentile" => Self::Percentile,
-            _ => return None,
-        })
-    }
-
     fn keeps_several(self) -> bool {
         matches!(
             self,
@@ -115,7 +89,7 @@ impl Accumulator {
         let (Some((name, argument)), None) = (operators.next(), operators.next()) else {
             refuse!(40238, "The field '{field}' must specify one accumulator");
         };
-        let Some(kind) = Kind::of(name) else {
+        let Some(kind) = Kind::from_name(name) else {
             refuse!(15952, "unknown group operator '{name}'");
         };
         let field = field.to_owned();
