@@ -6,6 +6,8 @@
 use std::fmt::{self, Write};
 use std::time::Duration;
 
+use quorate_protocol::steers;
+
 /// Prints a value on one line and no longer than `limit` characters.
 pub(super) struct OneLine<'a> {
     pub(super) value: &'a dyn fmt::Display,
@@ -42,11 +44,10 @@ impl fmt::Write for LineWriter<'_, '_> {
     }
 }
 
-/// Control characters, and those that reverse or hide the text around them.
+/// Characters that steer or hide the text around them, and those without a width.
 fn is_unprintable(character: char) -> bool {
-    character.is_control()
-        || matches!(character, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}')
-        || matches!(character, '\u{2060}'..='\u{2069}' | '\u{feff}')
+    steers(character)
+        || matches!(character, '\u{200b}'..='\u{200d}' | '\u{2060}'..='\u{2065}' | '\u{feff}')
 }
 
 /// An interval as people say it: `0.4 s`, `30 s`, `5 min`.
@@ -77,6 +78,8 @@ mod tests {
     #[test]
     fn hostile_words_stay_on_their_line() {
         assert_eq!(one_line("a\nb\u{1b}[2J\u{202e}c", 100), "a\\nb\\u{1b}[2J\\u{202e}c");
+        let turned = one_line("a\u{61c}b\u{2066}c\u{200d}d\u{feff}", 100);
+        assert_eq!(turned, "a\\u{61c}b\\u{2066}c\\u{200d}d\\u{feff}");
         assert_eq!(one_line("naïve", 5), "naïv…");
         assert_eq!(one_line(&"x".repeat(1_000_000), 10).chars().count(), 10);
         assert_eq!(one_line("short", 100), "short");
