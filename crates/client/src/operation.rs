@@ -176,7 +176,7 @@ impl<'a> Operation<'a> {
     }
 }
 
-/// A reply and who sent it.
+/// A reply and its server.
 #[derive(Clone, Debug)]
 pub(crate) struct Reply {
     pub(crate) body: RawDocumentBuf,
@@ -453,7 +453,7 @@ impl Inner {
             Ok(None) => Ok(Reply { body: reply, server, max_wire_version, sent }),
             Ok(Some(error)) => {
                 self.report_command(connection, &error);
-                // Failed writes are in the reply; who asked for them reads them there.
+                // The caller reads failed writes in the reply.
                 if error.ok && error.write_concern_error.is_none() {
                     return Ok(Reply { body: reply, server, max_wire_version, sent });
                 }

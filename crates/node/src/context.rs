@@ -476,8 +476,8 @@ impl Interrupt {
         self.held.store(if holds { MAX_HELD_EVALUATION } else { 0 }, Ordering::Relaxed);
     }
 
-    /// Evaluates while the write lock is held; none if that takes long for those who wait. Without the lock it may take
-    /// as long as it likes.
+    /// Evaluates while the write lock is held; none if that keeps other writers waiting for long.
+    /// Without the lock it may take as long as it needs.
     pub(crate) fn evaluate_shortly<T>(
         &self,
         evaluate: impl FnOnce() -> Result<T>,

@@ -259,7 +259,7 @@ impl<'n> Writer<'n> {
         pending.is_load = documents.len() >= LOAD;
         pending.entries.reserve(documents.len().min(MAX_ROOM) * collection.indexes.len());
         for (place, (document, keys)) in documents.enumerate() {
-            // Keys are known to those alone who evaluate nothing.
+            // Known keys stay right: callers that have made them evaluate nothing, and never give way here.
             if place > 0 && self.has_evaluated_for_long() {
                 self.commit_inserts(collection, &mut pending)?;
                 self.give_way_if_long()?;

@@ -64,7 +64,7 @@ fn users_see_themselves_without_a_right() {
 
 /// A request of several meanings is refused: the right to one of them does not open the others.
 #[test]
-fn a_user_who_asks_about_itself_is_shown_nobody_else() {
+fn a_user_that_asks_about_itself_is_shown_no_other_user() {
     let member = Member::guarded();
     let admin = member.log_in("admin", &[("root", "admin")]);
     let user = member.log_in("user", &[]);

@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_gate_that_closes_lets_open_transactions_pass_until_nobody_is_within() {
+    async fn a_gate_that_closes_lets_open_transactions_pass_until_no_write_is_within() {
         let gate = WriteGate::default();
         let within = gate.try_enter().unwrap();
         let mut closing = pin!(gate.close());
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_gate_that_nobody_waits_to_close_any_more_is_open() {
+    async fn a_gate_that_is_no_longer_waited_to_close_is_open() {
         let gate = WriteGate::default();
         let within = gate.try_enter().unwrap();
         {

@@ -105,7 +105,7 @@ struct Published {
     segments: Arc<[Arc<Segment>]>,
     keyspaces: Arc<Keyspaces>,
     snapshots: Living,
-    /// The snapshot that was taken last, for all who ask before anything changes.
+    /// The snapshot that was taken last, shared by all callers until something changes.
     newest: Weak<DiskSnapshot>,
 }
 

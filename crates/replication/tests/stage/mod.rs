@@ -202,7 +202,7 @@ impl Stage {
         let Some(((peer, life), id)) = asker else {
             let text = match reply {
                 Ok(Reply::SyncFrom { previous, warning }) => {
-                    let previous = previous.map_or("nobody".to_owned(), |p| p.to_string());
+                    let previous = previous.map_or("no member".to_owned(), |p| p.to_string());
                     let warning = warning.map_or(String::new(), |w| format!("; warning: {w}"));
                     format!("ok, was syncing from {previous}{warning}")
                 }

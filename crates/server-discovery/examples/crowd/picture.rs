@@ -13,7 +13,7 @@ const MARGIN: f64 = 48.0;
 /// Seconds of the story that are shown.
 const SECONDS: usize = 45;
 
-/// Points of the curve of those who know.
+/// Points of the curve of clients that know the new primary.
 const POINTS: usize = 450;
 
 pub(crate) fn draw(story: Story, told: &Told) -> String {

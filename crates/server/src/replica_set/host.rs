@@ -78,7 +78,8 @@ fn tell_standing(node: &Node, parts: &Parts) {
     }));
 }
 
-/// Tells of entries that were appended: those who wait for commits, the followers, and the syncing thread.
+/// Tells of entries that were appended: the commands that wait for commits, the followers, and the
+/// syncing thread.
 fn tell_appends(node: &Node, parts: &Parts) {
     let (commits, followers) = (parts.commits.clone(), Arc::clone(&parts.followers));
     let syncer = parts.syncer.clone();

@@ -20,7 +20,7 @@ def fail(**data):
 # Reads are retried once.
 fail(failCommands=["find"], closeConnection=True, appName="judge")
 assert len(list(db.things.find())) == 10
-fail(failCommands=["find"], closeConnection=True, appName="somebody else")
+fail(failCommands=["find"], closeConnection=True, appName="another application")
 assert len(list(db.things.find())) == 10
 fail(failCommands=["find"], errorCode=11600)
 assert len(list(db.things.find())) == 10
