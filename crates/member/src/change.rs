@@ -51,12 +51,12 @@ pub enum DataChange<R> {
     },
     /// All data is removed, for a copy.
     Wipe {
-        /// Of which attempt.
+        /// The attempt of the initial sync.
         attempt: u32,
     },
 }
 
-/// What a change came to.
+/// The outcome of a change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChangeEnded {
     /// The input that the member gets; for entries the log says it.

@@ -13,7 +13,7 @@ use crate::copying::{CopyFailure, batch_of};
 /// Entries of either log that are read in one go.
 pub const COMPARED_AT_ONCE: usize = 1000;
 
-/// The most entries of either log that are compared: more would not fit any oplog's use.
+/// The most entries of either log that are compared; an oplog of usual size holds far fewer.
 const MAX_COMPARED: usize = 100_000_000;
 
 /// What the search needs next.

@@ -61,23 +61,23 @@ pub enum Order<R> {
     Send {
         /// Its number, for the answer.
         request: RequestId,
-        /// Where to.
+        /// The receiver.
         to: ServerAddress,
-        /// What.
+        /// The request.
         message: Request,
         /// The answer is of no use after this.
         timeout: Duration,
     },
     /// Answer a request.
     Respond {
-        /// Which.
+        /// The request that is answered.
         token: RequestToken,
         /// The answer.
         reply: Result<Reply, RequestError>,
     },
     /// A waiting client has its answer.
     Acknowledge {
-        /// Which client.
+        /// The waiting client.
         waiter: WaiterId,
         /// The answer.
         result: Result<(), WriteConcernError>,
@@ -99,7 +99,7 @@ pub enum Order<R> {
     Change(DataChange<R>),
     /// Append an entry that changes nothing, with [`Node::append_noop`].
     AppendNoop {
-        /// Why.
+        /// The reason that the entry states.
         reason: NoopReason,
         /// Its term.
         term: Term,
@@ -265,8 +265,8 @@ impl<R> Replica<R> {
             return;
         }
         let LogPositions { written, durable } = self.node.log_positions();
-        // A follower speaks of entries once they are on disk: a report about less would only make
-        // the one that counts wait for its answer.
+        // A follower reports entries once they are on disk: a report about entries in memory would
+        // only delay the next one, which counts.
         let leads = self.core.status().state() == MemberState::Primary;
         let written = if leads { written } else { durable };
         let before = std::mem::replace(&mut self.known, LogPositions { written, durable });
@@ -326,8 +326,8 @@ impl<R> Replica<R> {
         }
         if self.writable && !writable {
             self.writable = false;
-            // A client takes an error for old news unless its topology version is newer than that of
-            // every hello that said primary. So hello says it first, and refusals follow.
+            // A client ignores an error unless its topology version is newer than that of every
+            // hello that said primary. So the new hello is published first, and refusals follow.
             self.publish(now, view, writable);
             self.node.set_writable(None, now);
             self.show_view(view);

@@ -38,7 +38,7 @@ pub(crate) fn check_role(
             ErrorCode::NOT_PRIMARY_OR_SECONDARY,
             "node is not in primary or recovering state",
         )),
-        // The cursor was opened under the preference of its find.
+        // A `getMore` follows the read preference of its find.
         _ if command.name() == "getMore" || allows_secondary(&command.body) => None,
         _ => Some((ErrorCode::NOT_PRIMARY_NO_SECONDARY_OK, "not primary and secondaryOk=false")),
     };
@@ -79,7 +79,8 @@ impl Node {
         if let Some(replication) = self.replication() {
             replication.complete(&mut error);
         }
-        // What ends a transaction is repeated like a retryable write; its statements get here as none.
+        // The commands that end a transaction are retried like retryable writes; its statements are
+        // not, and come here as not retryable.
         let place = if retryable { Place::RetryableWrite } else { Place::Outside };
         let labels = labels(error.code.0, place).into_iter().map(|label| label.name().to_owned());
         error.labels.extend(labels);

@@ -38,7 +38,7 @@ pub struct Undo<'a> {
     pub document: &'a RawDocument,
 }
 
-/// What a rollback came to.
+/// The outcome of a rollback.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RolledBack {
     /// The last entry now.
@@ -67,8 +67,8 @@ impl Node {
         };
         replication.begin_cut(common_point);
         self.forget_moments();
-        // Every look begins below the entry undone last. From the end of the log it would wade through
-        // all that was removed, and a long rollback would take the square of its length.
+        // Each search begins below the entry undone last. From the end of the log it would pass
+        // over all removed entries, and a rollback would take the square of its length.
         let mut rest = Bound::Unbounded;
         loop {
             let view = writer.view();

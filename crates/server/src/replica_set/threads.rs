@@ -157,7 +157,7 @@ impl Applier {
         let few = applying.queue.lock().are_few();
         match (applying.at_work.try_lock(), applying.gate.try_enter_to_apply()) {
             (Some(_at_work), Some(entered)) if few => applying.work(Some(entered)),
-            // It may just have looked for the last time.
+            // The other thread may have checked the queue for the last time.
             _ => self.wake(),
         }
     }
