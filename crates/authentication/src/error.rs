@@ -45,7 +45,7 @@ pub struct AuthenticationError<C> {
     pub mechanism: &'static str,
     /// `authSource`: the database that knows the user.
     pub source_database: String,
-    /// Why.
+    /// The cause.
     pub cause: AuthenticationCause<C>,
 }
 

@@ -76,7 +76,7 @@ pub enum CommandEventKind {
     Failed {
         /// How long it took.
         duration: Duration,
-        /// Why.
+        /// The error.
         failure: Error,
     },
 }

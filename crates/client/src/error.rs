@@ -54,7 +54,7 @@ pub enum ErrorKind {
     Connection {
         /// The server.
         address: ServerAddress,
-        /// Why.
+        /// The cause.
         cause: ConnectionError,
     },
     /// `socketTimeoutMS` passed.
@@ -102,7 +102,7 @@ pub enum ErrorKind {
     Reply {
         /// The server.
         address: ServerAddress,
-        /// Why.
+        /// The reason.
         reason: String,
     },
     /// The server that holds a cursor is no longer part of the deployment.

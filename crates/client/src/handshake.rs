@@ -356,7 +356,7 @@ pub enum EstablishError {
     Handshake {
         /// The server.
         address: ServerAddress,
-        /// Why.
+        /// The cause.
         cause: Box<HandshakeError>,
     },
     /// The server did not accept us.

@@ -44,7 +44,7 @@ pub enum FetchError {
     /// The archive is not the one we know.
     #[error("the archive {path} has the SHA-256 {found}, not {PACKAGE_SHA256}; fetch it anew")]
     WrongHash {
-        /// Which.
+        /// The file.
         path: PathBuf,
         /// Its hash.
         found: String,

@@ -298,17 +298,17 @@ pub enum ConformanceError {
     /// A folder or file could not be read.
     #[error("{path} can not be read; remove the folder conformance in the target directory")]
     Read {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// The error of the system.
         source: io::Error,
     },
     /// A file is not JSON.
     #[error("{path} is not JSON; remove the folder conformance in the target directory")]
     Json {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// The error of the parser.
         source: serde_json::Error,
     },
 }

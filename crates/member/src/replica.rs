@@ -27,7 +27,7 @@ use crate::view::SetView;
 /// Entries from a source.
 #[derive(Clone, Debug)]
 pub struct Fetched<R> {
-    /// Of which fetch.
+    /// The fetch.
     pub fetch: FetchId,
     /// What the source says of them.
     pub batch: FetchedBatch,

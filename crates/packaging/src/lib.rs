@@ -27,7 +27,7 @@ pub enum PackageError {
     /// A file could not be read or written.
     #[error("{}: {source}; check its path and rights", path.display())]
     File {
-        /// Which one.
+        /// The file.
         path: PathBuf,
         /// What the system says.
         source: io::Error,

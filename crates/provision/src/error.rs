@@ -22,7 +22,7 @@ pub enum ProvisionError {
     NotStarted {
         /// With its arguments.
         command: String,
-        /// Why.
+        /// The error of the system.
         source: io::Error,
         /// What to do about it.
         next_step: &'static str,

@@ -19,9 +19,9 @@ const MAX_CRASH_TRIES: u32 = 10;
 pub struct VetoRecord {
     /// The voter that objected.
     pub by: MemberId,
-    /// Why.
+    /// The objection.
     pub veto: Veto,
-    /// When.
+    /// The time.
     pub at: MonotonicTime,
 }
 

@@ -37,7 +37,7 @@ pub struct LastVote {
 /// What a voter knows of another reachable member that holds data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Visible {
-    /// Who.
+    /// The member.
     pub id: MemberId,
     /// How far it is.
     pub applied: OpTime,

@@ -28,7 +28,7 @@ pub struct CampaignRecord {
     pub term: Term,
     /// How it ended, in words.
     pub outcome: String,
-    /// When.
+    /// The time.
     pub at: MonotonicTime,
 }
 
@@ -62,7 +62,7 @@ pub struct ElectionExplanation {
 /// What speaks for and against one member.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemberExplanation {
-    /// Who.
+    /// The member.
     pub id: MemberId,
     /// Where it listens.
     pub host: ServerAddress,

@@ -273,7 +273,7 @@ pub enum Input {
     },
     /// Another member answered.
     ReplyReceived {
-        /// Which request.
+        /// The request.
         request: RequestId,
         /// The answer.
         reply: Reply,
@@ -282,14 +282,14 @@ pub enum Input {
     },
     /// Another member did not answer.
     PeerUnreachable {
-        /// Which request.
+        /// The request.
         request: RequestId,
-        /// Why.
+        /// The cause.
         cause: Unreachable,
     },
     /// An idle connection to another member was reset: its process may be gone.
     ConnectionReset {
-        /// Which member.
+        /// The member.
         peer: ServerAddress,
     },
     /// The oplog grew: a client's write, an ordered no-op, or copied entries.
@@ -320,35 +320,35 @@ pub enum Input {
     Persisted(Ticket),
     /// Entries came from the source.
     EntriesFetched {
-        /// Of which fetch.
+        /// The fetch.
         fetch: FetchId,
-        /// What came.
+        /// The batch.
         batch: FetchedBatch,
     },
     /// Copying ended.
     FetchFailed {
-        /// Which fetch.
+        /// The fetch.
         fetch: FetchId,
-        /// Why.
+        /// The cause.
         cause: FetchFailure,
     },
     /// The last entry that our log and the source's share.
     CommonPointFound {
-        /// Of which search.
+        /// The search.
         fetch: FetchId,
         /// The last shared entry.
         common_point: OpTimeAndWallTime,
     },
     /// The source's whole oplog was compared with ours, and they share no entry.
     NoCommonPoint {
-        /// Of which search.
+        /// The search.
         fetch: FetchId,
         /// The source's oldest entry.
         source_oldest: OpTime,
     },
     /// The search for a common point could not be finished.
     CommonPointUnknown {
-        /// Of which search.
+        /// The search.
         fetch: FetchId,
     },
     /// The entries after the common point are undone, durably.
@@ -374,7 +374,7 @@ pub enum Input {
     },
     /// The client is gone.
     AcknowledgementAbandoned {
-        /// Which.
+        /// The waiting client.
         waiter: WaiterId,
     },
     /// Whether a cluster-wide default write concern is set.

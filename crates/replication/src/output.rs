@@ -118,16 +118,16 @@ pub enum Output {
     Send {
         /// Its number, for the answer.
         request: RequestId,
-        /// Where to.
+        /// The receiver.
         to: ServerAddress,
-        /// What.
+        /// The request.
         message: Request,
         /// The answer is of no use after this.
         timeout: Duration,
     },
     /// Answer a request.
     Respond {
-        /// Which.
+        /// The request that is answered.
         token: RequestToken,
         /// The answer.
         reply: Result<Reply, RequestError>,
@@ -143,7 +143,7 @@ pub enum Output {
     },
     /// Stop copying. Entries that were not ordered by `ApplyThrough` are forgotten.
     CancelFetch {
-        /// Which.
+        /// The fetch.
         fetch: FetchId,
     },
     /// Append the copied entries up to here to the oplog, and apply them.
@@ -155,7 +155,7 @@ pub enum Output {
     },
     /// Append an entry that changes nothing, in this term.
     AppendNoop {
-        /// Why.
+        /// The reason.
         reason: NoopReason,
         /// Its term.
         term: Term,
@@ -181,7 +181,7 @@ pub enum Output {
     },
     /// A waiting client has its answer.
     Acknowledge {
-        /// Which client.
+        /// The waiting client.
         waiter: WaiterId,
         /// The answer.
         result: Result<(), WriteConcernError>,

@@ -23,7 +23,7 @@ pub enum Contact {
     Down {
         /// Since when.
         since: MonotonicTime,
-        /// Why.
+        /// The cause.
         cause: Unreachable,
     },
 }

@@ -19,7 +19,7 @@ pub(crate) const MAX_CHANGES_PER_HOUR: usize = 3;
 /// What is known of a member that might be the source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Candidate {
-    /// Who.
+    /// The member.
     pub id: MemberId,
     /// Whether it answers.
     pub up: bool,

@@ -65,7 +65,7 @@ pub enum DiscoveryEvent {
     ServerClosed {
         /// The server.
         address: ServerAddress,
-        /// Why.
+        /// The reason.
         reason: RemovalReason,
     },
     /// A check began; a new connection was not opened yet.

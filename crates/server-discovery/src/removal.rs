@@ -21,7 +21,7 @@ pub struct Removal {
     pub address: ServerAddress,
     /// Why it was dropped.
     pub reason: RemovalReason,
-    /// When.
+    /// The time.
     pub at: MonotonicTime,
 }
 

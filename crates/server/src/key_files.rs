@@ -24,7 +24,7 @@ pub enum KeyFilesError {
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The error of the system.
         source: std::io::Error,
     },
     /// Others on the machine could be members too.

@@ -30,7 +30,7 @@ fn broken(rule: &str, what: impl std::fmt::Display) -> Judgement {
 /// One life of one process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Life {
-    /// Which member.
+    /// The member.
     pub node: usize,
     /// Which start of the process.
     pub epoch: u64,

@@ -122,9 +122,9 @@ pub struct Failure {
     pub seed: u64,
     /// What the world was about.
     pub story: Story,
-    /// When.
+    /// The time.
     pub at: MonotonicTime,
-    /// What.
+    /// The verdict.
     pub verdict: Verdict,
 }
 

@@ -18,7 +18,7 @@ pub enum FileError {
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The reason.
         reason: String,
     },
     /// Its private key is protected by a passphrase.

@@ -77,7 +77,7 @@ pub struct Statistics {
 /// An open transaction, for `$currentOp`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listed<S> {
-    /// Which one.
+    /// The transaction.
     pub transaction: TransactionId,
     /// Its session.
     pub session: S,

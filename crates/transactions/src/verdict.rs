@@ -60,7 +60,7 @@ pub enum Verdict {
     Proceed(TransactionId),
     /// Commit this transaction, then [`committed`](crate::Transactions::committed).
     Commit {
-        /// Which one.
+        /// The transaction.
         transaction: TransactionId,
         /// The newest entry that it may have read: a commit that wrote nothing is acknowledged once
         /// this entry satisfies the write concern (SERVER-35814).

@@ -276,7 +276,7 @@ pub enum CompressionError {
     /// The compressor's library says why.
     #[error("{compressor}: {reason}")]
     Failed {
-        /// Which compressor.
+        /// The compressor.
         compressor: CompressorId,
         /// The library's words.
         reason: String,

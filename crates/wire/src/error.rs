@@ -33,7 +33,7 @@ pub enum DecodeError {
     /// The message goes on after its last field.
     #[error("the peer sent a message with {count} bytes after its end")]
     TrailingBytes {
-        /// How many.
+        /// The number of bytes.
         count: usize,
     },
     /// A flag bit is set that the receiver must know and does not.

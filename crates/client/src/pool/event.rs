@@ -64,14 +64,14 @@ pub enum PoolEventKind {
     ConnectionClosed {
         /// The connection.
         connection: ConnectionId,
-        /// Why.
+        /// The reason.
         reason: CloseReason,
     },
     /// `ConnectionCheckOutStarted`.
     CheckOutStarted,
     /// `ConnectionCheckOutFailed`.
     CheckOutFailed {
-        /// Why.
+        /// The reason.
         reason: CheckOutFailureReason,
         /// How long the caller waited.
         duration: Duration,

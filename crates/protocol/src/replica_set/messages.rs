@@ -112,7 +112,7 @@ pub struct VoteRequest {
     /// The candidate. The server sends an index into its configuration; an id stays true when the
     /// voter's configuration lists its members in another order.
     pub candidate: MemberId,
-    /// Why.
+    /// The reason.
     pub reason: ElectionReason,
     /// `configVersion` and `configTerm`.
     pub config: ConfigVersion,

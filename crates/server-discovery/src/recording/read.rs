@@ -35,7 +35,7 @@ pub enum RecordingError {
     /// A field is missing or is not what it should be.
     #[error("the field {field:?} {problem}; the file is damaged, or of another version")]
     Field {
-        /// Which.
+        /// The field.
         field: String,
         /// What is wrong with it.
         problem: String,
