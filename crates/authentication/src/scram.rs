@@ -97,12 +97,6 @@ fn hmac_of<M: Mac + hmac::digest::KeyInit>(key: &[u8], message: &[u8]) -> Vec<u8
     mac.finalize().into_bytes().to_vec()
 }
 
-/// The time it takes tells nothing about where the difference is.
-fn equal_in_constant_time(left: &[u8], right: &[u8]) -> bool {
-    left.len() == right.len()
-        && left.iter().zip(right).fold(0, |difference, (a, b)| difference | (a ^ b)) == 0
-}
-
 fn exclusive_or(left: &[u8], right: &[u8]) -> Vec<u8> {
     left.iter().zip(right).map(|(left, right)| left ^ right).collect()
 }

@@ -8,8 +8,9 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 
 use quorate_protocol::Lock;
+use subtle::ConstantTimeEq as _;
 
-use super::{ScramError, ScramMechanism, equal_in_constant_time, exclusive_or};
+use super::{ScramError, ScramMechanism, exclusive_or};
 
 /// The fewest iterations accepted. Fewer would let an impostor make guessing the password cheap.
 pub const MIN_ITERATIONS: u32 = 4096;
@@ -174,7 +175,7 @@ impl ServerSignature {
             .strip_prefix("v=")
             .and_then(|text| BASE64.decode(text).ok())
             .ok_or(ScramError::Malformed("server-final-message"))?;
-        match equal_in_constant_time(&signature, &self.0) {
+        match bool::from(signature.ct_eq(&self.0)) {
             true => Ok(()),
             false => Err(ScramError::WrongSignature),
         }

@@ -4,8 +4,9 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
+use subtle::ConstantTimeEq as _;
 
-use super::{ScramError, ScramMechanism, equal_in_constant_time, exclusive_or};
+use super::{ScramError, ScramMechanism, exclusive_or};
 
 /// The longest message of a conversation that is read.
 pub const MAX_MESSAGE_LENGTH: usize = 4096;
@@ -177,7 +178,7 @@ impl ServerConversation {
         let signature = mechanism.hmac(&self.credentials.stored_key, signed.as_bytes());
         let client_key = exclusive_or(&signature, &proof);
         if signature.len() != proof.len()
-            || !equal_in_constant_time(&mechanism.digest(&client_key), &self.credentials.stored_key)
+            || !bool::from(mechanism.digest(&client_key).ct_eq(&self.credentials.stored_key))
         {
             return Err(ScramError::WrongProof);
         }
