@@ -8,6 +8,13 @@ use serde_json::json;
 use crate::screen::{NOTE, PROBLEM, QUIET, STRONG, Screen, WARNING};
 use crate::words::OneLine;
 
+/// A finding of a severity and a name, with a text as of `format!`: `finding!(problem "refused", text)`.
+macro_rules! finding {
+    ($severity:ident $code:literal, $($text:tt)+) => {
+        $crate::finding::Finding::$severity($code, format!($($text)+))
+    };
+}
+
 /// How many ways out one finding names.
 const MAX_FIXES: usize = 6;
 

@@ -8,6 +8,8 @@
 
 #[macro_use]
 mod screen;
+#[macro_use]
+mod finding;
 
 mod arguments;
 mod backup;
@@ -21,7 +23,6 @@ mod dump;
 mod explain;
 mod export;
 mod exporter;
-mod finding;
 mod import;
 mod list;
 mod manual;

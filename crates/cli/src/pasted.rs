@@ -126,7 +126,7 @@ fn resume_tokens(text: &str) -> Vec<Finding> {
             // The key of the document stays out: it may be a name.
             let shown = token.explain();
             let shown = quorate_change_events::Explained { document_key: None, ..shown };
-            Finding::note("resume_token", format!("the message holds a resume token: {shown}"))
+            finding!(note "resume_token", "the message holds a resume token: {shown}")
                 .because(
                     "a change stream can go on after it as long as the oplog reaches back to it",
                 )

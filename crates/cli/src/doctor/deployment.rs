@@ -70,16 +70,10 @@ fn two_sets(seen: &Examination) -> Option<Finding> {
     let name = first_answer.reply.set_name.as_deref().unwrap_or_default();
     let hosts = |reply: &HelloReply| listed(reply.members());
     Some(
-        Finding::problem(
-            "two_sets",
-            format!(
-                "{first} and {second} belong to two different sets that are both called {}: one \
-                 has {}, the other has {}",
-                Foreign(name),
-                hosts(&first_answer.reply),
-                hosts(&second_answer.reply)
-            ),
-        )
+        finding!(problem "two_sets",
+            "{first} and {second} belong to two different sets that are both called {}: one has \
+             {}, the other has {}",
+            Foreign(name), hosts(&first_answer.reply), hosts(&second_answer.reply))
         .because(
             "a client uses the set whose primary answers first and drops the hosts of the other: \
              reads and writes go to one of them by chance",
@@ -116,10 +110,8 @@ fn nobody_serves(seen: &Examination) -> Option<Finding> {
     }
     let state = remedy::MEMBER_STATES;
     Some(
-        Finding::problem(
-            "nobody_serves",
-            format!("{} answer, but none of them is primary or secondary", listed(&others)),
-        )
+        finding!(problem "nobody_serves",
+            "{} answer, but none of them is primary or secondary", listed(&others))
         .because("such members start up, copy the data, recover, or were removed from their set")
         .fix(seen.mongosh_on(others[0], state))
         .stopping(Stops::Everything),
@@ -136,24 +128,16 @@ fn set_names(seen: &Examination) -> Vec<Finding> {
             Some(name) => {
                 let name = Foreign(name);
                 findings.push(
-                    Finding::problem(
-                        "wrong_set_name",
-                        format!(
-                            "the URI says {wanted}, {address} says {name}: the host is removed"
-                        ),
-                    )
+                    finding!(problem "wrong_set_name",
+                        "the URI says {wanted}, {address} says {name}: the host is removed")
                     .because("drivers drop a host whose set has another name")
                     .fix(remedy::name_set(name))
                     .fix(remedy::members_of(wanted)),
                 );
             }
             None if kind == ServerType::Standalone => findings.push(
-                Finding::problem(
-                    "no_set",
-                    format!(
-                        "the URI says {wanted}, {address} is a standalone and belongs to no set"
-                    ),
-                )
+                finding!(problem "no_set",
+                    "the URI says {wanted}, {address} is a standalone and belongs to no set")
                 .because(
                     "drivers drop it; a standalone has no oplog, no failover and no transactions",
                 )
@@ -164,10 +148,8 @@ fn set_names(seen: &Examination) -> Vec<Finding> {
                 )),
             ),
             None if kind == ServerType::Mongos => findings.push(
-                Finding::problem(
-                    "mongos_with_set_name",
-                    format!("the URI says {wanted}, {address} is a mongos"),
-                )
+                finding!(problem "mongos_with_set_name",
+                    "the URI says {wanted}, {address} is a mongos")
                 .because("a mongos belongs to no set, and drivers that look for one drop it")
                 .fix(remedy::NAME_NO_SET),
             ),
@@ -189,10 +171,8 @@ fn never_initiated(seen: &Examination) -> Option<Finding> {
     let name = seen.uri.options().replica_set.as_deref().unwrap_or("NAME");
     let script = remedy::initiate(name, ghosts.iter().map(|ghost| ghost.as_str()));
     Some(
-        Finding::problem(
-            "never_initiated",
-            format!("{} started with a set name, but without a configuration", listed(&ghosts)),
-        )
+        finding!(problem "never_initiated",
+            "{} started with a set name, but without a configuration", listed(&ghosts))
         .because(
             "the set was never initiated, or its configuration no longer names this host; \
              no member can be elected",
@@ -236,13 +216,9 @@ fn direct(seen: &Examination) -> Option<Finding> {
     );
     match kind {
         ServerType::RsSecondary | ServerType::RsArbiter | ServerType::RsOther => Some(
-            Finding::problem(
-                "direct_to_other",
-                format!(
-                    "mode Single (directConnection=true): {address} is {kind}, so writes \
-                     fail; {elsewhere}"
-                ),
-            )
+            finding!(problem "direct_to_other",
+                "mode Single (directConnection=true): {address} is {kind}, so writes fail; \
+                 {elsewhere}")
             .because("a direct connection uses this one server whatever it is, and never another")
             .fix(format!(
                 "mongodb://{}/?replicaSet={} in place of this connection string",
@@ -252,10 +228,8 @@ fn direct(seen: &Examination) -> Option<Finding> {
             .fix(remedy::READ_HERE),
         ),
         ServerType::RsPrimary => Some(
-            Finding::warning(
-                "direct_to_primary",
-                format!("mode Single (directConnection=true): {address} is the primary now"),
-            )
+            finding!(warning "direct_to_primary",
+                "mode Single (directConnection=true): {address} is the primary now")
             .because(
                 "there is no failover: when another member is elected, writes fail here \
                  until the connection string is changed",
@@ -337,13 +311,9 @@ fn arbiters(seen: &Examination, members: &Members<'_>) -> Vec<Finding> {
         let answer = if answering == 1 { "answers" } else { "answer" };
         let waits = seen.uri.options().w == Some(WriteAcknowledgement::Majority);
         findings.push(
-            Finding::problem(
-                "majority_without_data",
-                format!(
-                    "majority needs {majority} data members, {answering} {answer} here: w: \
-                     \"majority\" cannot complete"
-                ),
-            )
+            finding!(problem "majority_without_data",
+                "majority needs {majority} data members, {answering} {answer} here: w: \
+                 \"majority\" cannot complete")
             .because(format!(
                 "the set has {told_data} and {}; arbiters vote, but acknowledge no \
                  write",
@@ -355,14 +325,9 @@ fn arbiters(seen: &Examination, members: &Members<'_>) -> Vec<Finding> {
         );
     } else if data.saturating_sub(1) < majority {
         findings.push(
-            Finding::warning(
-                "arbiter_trap",
-                format!(
-                    "{told_data} and {}: losing one data member stops w: \
-                     \"majority\"",
-                    Counted(count, "arbiter")
-                ),
-            )
+            finding!(warning "arbiter_trap",
+                "{told_data} and {}: losing one data member stops w: \"majority\"",
+                Counted(count, "arbiter"))
             .because(
                 "the arbiter keeps a primary elected that cannot commit anything by \
                  majority; memory and lag grow on it",
@@ -378,7 +343,7 @@ fn arbiters(seen: &Examination, members: &Members<'_>) -> Vec<Finding> {
     }
     if count > 1 {
         findings.push(
-            Finding::warning("several_arbiters", format!("the set has {count} arbiters"))
+            finding!(warning "several_arbiters", "the set has {count} arbiters")
                 .because("a majority may then hold fewer copies of the data than it seems")
                 .fix(seen.mongosh(&format!(
                     "rs.remove({})",
@@ -392,7 +357,7 @@ fn arbiters(seen: &Examination, members: &Members<'_>) -> Vec<Finding> {
 fn lag(seen: &Examination) -> Vec<Finding> {
     let lags = seen.lags().into_iter().filter(|(_, lag)| *lag > TOLERATED_LAG);
     lags.map(|(address, lag)| {
-        Finding::warning("lag", format!("{address} is {} s behind the primary", lag.as_secs()))
+        finding!(warning "lag", "{address} is {} s behind the primary", lag.as_secs())
             .because(
                 "reads from it are old, and once it falls behind the oplog it must be synced anew",
             )
@@ -409,10 +374,8 @@ fn clocks(seen: &Examination) -> Vec<Finding> {
         }
         let (seconds, way) = (ahead.abs() / 1000, if ahead > 0 { "ahead of" } else { "behind" });
         Some(
-            Finding::warning(
-                "clock_skew",
-                format!("the clock of {address} is {seconds} s {way} this machine's"),
-            )
+            finding!(warning "clock_skew",
+                "the clock of {address} is {seconds} s {way} this machine's")
             .because("lag, TTL indexes, certificates and log files are judged by the clock")
             .fix("on both machines: timedatectl; chronyc tracking"),
         )
@@ -498,10 +461,8 @@ fn unled(seen: &Examination, election: &Election) -> Finding {
         Reason::UnderWay => finding
             .because("a majority and a candidate are up: an election is under way or keeps failing")
             .fix(remedy::try_again(&seen.quorate("status"))),
-        Reason::Led(leader) => Finding::problem(
-            "primary_unusable",
-            format!("the members say that {leader} leads, and it cannot be used from here"),
-        )
+        Reason::Led(leader) => finding!(problem "primary_unusable",
+            "the members say that {leader} leads, and it cannot be used from here")
         .because("the set is well; this client does not reach its primary")
         .fix(format!("make {leader} reachable from here: names, ports, firewall")),
     }
@@ -527,10 +488,8 @@ fn reads(seen: &Examination) -> Option<Finding> {
     };
     let (why, step) = text.split_once("; ").unwrap_or((&text, "correct readPreference"));
     Some(
-        Finding::problem(
-            "read_preference_unsatisfied",
-            format!("a read from {preference} finds no server: {why}"),
-        )
+        finding!(problem "read_preference_unsatisfied",
+            "a read from {preference} finds no server: {why}")
         .because("reads with this connection string wait for serverSelectionTimeoutMS and fail")
         .fix(step),
     )

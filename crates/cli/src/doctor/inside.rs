@@ -125,7 +125,7 @@ fn write_modes(reply: &Document) -> Vec<String> {
 
 /// Writes wait until the lock is taken away, without an error.
 fn fsync_locked(address: &ServerAddress, seen: &Examination) -> Finding {
-    Finding::problem("fsync_locked", format!("{address} is locked by fsync"))
+    finding!(problem "fsync_locked", "{address} is locked by fsync")
         .because("a backup tool locked it and did not unlock it: every write waits, and no error says so")
         .fix(seen.mongosh_on(address, "db.fsyncUnlock()"))
         .stopping(Stops::Writes)
@@ -184,7 +184,7 @@ fn member_state(status: &SetStatus, member: &MemberStatus, seen: &Examination) -
             let progress = if member.is_self { initial_sync(status) } else { None };
             let progress = progress.map_or(text, |progress| format!(": {progress}"));
             Some(
-                Finding::warning("initial_sync", format!("{name} copies all data{progress}"))
+                finding!(warning "initial_sync", "{name} copies all data{progress}")
                     .because("until it is done it answers no reads and cannot be elected")
                     .fix(format!(
                         "wait; its progress: {}",
@@ -194,16 +194,13 @@ fn member_state(status: &SetStatus, member: &MemberStatus, seen: &Examination) -
         }
         MemberState::Recovering => Some(recovering(name, told.map(String::as_str), seen)),
         MemberState::Rollback => Some(
-            Finding::warning(
-                "rollback",
-                format!("{name} undoes writes that no majority had{text}"),
-            )
-            .because("writes acknowledged with w=1 vanish from it; they are kept in files")
-            .fix("look into the folder rollback of its data directory")
-            .fix("write with w=majority what must not vanish"),
+            finding!(warning "rollback", "{name} undoes writes that no majority had{text}")
+                .because("writes acknowledged with w=1 vanish from it; they are kept in files")
+                .fix("look into the folder rollback of its data directory")
+                .fix("write with w=majority what must not vanish"),
         ),
         MemberState::Removed => Some(
-            Finding::problem("removed", format!("{name} is not in the configuration{text}"))
+            finding!(problem "removed", "{name} is not in the configuration{text}")
                 .because("the configuration lists other addresses than the one it goes by")
                 .fix(format!(
                     "add it under the name that the others can reach: {}",
@@ -211,7 +208,7 @@ fn member_state(status: &SetStatus, member: &MemberStatus, seen: &Examination) -
                 )),
         ),
         MemberState::Down | MemberState::Unknown => Some(
-            Finding::warning("member_down", format!("{name} does not answer the others{text}"))
+            finding!(warning "member_down", "{name} does not answer the others{text}")
                 .because("what a majority must acknowledge waits for the members that are left")
                 .fix(format!("start it, and from another member: nc -vz {}", nc(name.as_str()))),
         ),
@@ -221,10 +218,8 @@ fn member_state(status: &SetStatus, member: &MemberStatus, seen: &Examination) -
 
 /// A member that answers here and is not heard by the one that was asked.
 fn unheard_by_peers(name: &ServerAddress, text: &str, seen: &Examination) -> Finding {
-    Finding::warning(
-        "unheard_by_peers",
-        format!("{name} answers here, but another member of its set does not hear it{text}"),
-    )
+    finding!(warning "unheard_by_peers",
+        "{name} answers here, but another member of its set does not hear it{text}")
     .because("the members are parted from each other: it neither votes nor acknowledges")
     .fix(format!("from the other members: nc -vz {}", nc(name.as_str())))
     .fix(seen.quorate("status"))
@@ -232,7 +227,7 @@ fn unheard_by_peers(name: &ServerAddress, text: &str, seen: &Examination) -> Fin
 
 fn recovering(name: &ServerAddress, told: Option<&str>, seen: &Examination) -> Finding {
     let text = told.map_or_else(String::new, |text| format!(": {}", Foreign(text)));
-    let finding = Finding::warning("recovering", format!("{name} is RECOVERING{text}"))
+    let finding = finding!(warning "recovering", "{name} is RECOVERING{text}")
         .because("it answers no reads and cannot be elected");
     let too_stale = told.is_some_and(|text| text.to_lowercase().contains("stale"));
     match too_stale {
@@ -340,13 +335,9 @@ fn oplog_window(
         .filter(|(_, lag)| oplog.window.saturating_sub(*lag) < COMFORTABLE_MARGIN)
         .map(|(address, lag)| {
             let left = minutes(oplog.window.saturating_sub(*lag));
-            Finding::problem(
-                "falls_off_oplog",
-                format!(
-                    "{address} falls off the oplog in {left} min (window {window} − lag {})",
-                    minutes(*lag)
-                ),
-            )
+            finding!(problem "falls_off_oplog",
+                "{address} falls off the oplog in {left} min (window {window} − lag {})",
+                minutes(*lag))
             .because("the next entry it needs is then gone: it must copy everything anew")
             .fix(enlarge.as_str())
             .fix("find what slows it down: disk, network, or a long index build")
@@ -354,7 +345,7 @@ fn oplog_window(
         .collect();
     if findings.is_empty() && oplog.window < COMFORTABLE_MARGIN {
         findings.push(
-            Finding::warning("short_oplog", format!("the oplog reaches back {window} min only"))
+            finding!(warning "short_oplog", "the oplog reaches back {window} min only")
                 .because("a member that is away for longer must copy everything anew")
                 .fix(enlarge),
         );

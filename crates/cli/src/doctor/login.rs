@@ -52,7 +52,7 @@ pub(super) async fn log_in(seen: &Examination, prober: &Prober) -> Option<Login>
         Ok(authenticator) => authenticator,
         Err(unsupported) => {
             login.findings.push(
-                Finding::problem("mechanism", format!("{unsupported}"))
+                finding!(problem "mechanism", "{unsupported}")
                     .because(
                         "the login of this connection string cannot be tried from here, so that \
                          nothing behind it is known",
@@ -219,10 +219,8 @@ fn connections(
     let each = pool.saturating_add(2);
     let scarce = (available as f64) < (total as f64) * FREE_SHARE || available < each;
     scarce.then(|| {
-        Finding::warning(
-            "connections_scarce",
-            format!("{address} has {current} of {total} connections in use, {available} are free"),
-        )
+        finding!(warning "connections_scarce",
+            "{address} has {current} of {total} connections in use, {available} are free")
         .because(format!(
             "one client with this connection string may open {each} (2 monitors + {pool} pooled): \
              {} more of them fit",

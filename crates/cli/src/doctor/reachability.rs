@@ -50,10 +50,8 @@ fn name(seen: &Examination, probe: &ServerProbe) -> Option<Finding> {
     let advertised_by = seen.advertised_by(address).filter(|_| !seen.is_seed(address));
     let Some(by) = advertised_by else {
         return Some(
-            Finding::problem(
-                "name_not_found",
-                format!("{} does not resolve here: {}", address.host(), Foreign(reason)),
-            )
+            finding!(problem "name_not_found",
+                "{} does not resolve here: {}", address.host(), Foreign(reason))
             .because("the connection string names it, and nothing can be asked")
             .fix(format!("correct the host, or see what DNS says: getent hosts {}", address.host()))
             .fix(remedy::hosts_line("IP_OF_THE_MEMBER", address.host())),
@@ -67,13 +65,9 @@ fn name(seen: &Examination, probe: &ServerProbe) -> Option<Finding> {
         .map(|(socket, _)| socket.ip().to_string());
     let only = seen.answers().count() == 1;
     Some(
-        Finding::problem(
-            "advertised_name_not_found",
-            format!(
-                "{}, but the set advertises {address}, which does not resolve here",
-                advertiser(seen, by)
-            ),
-        )
+        finding!(problem "advertised_name_not_found",
+            "{}, but the set advertises {address}, which does not resolve here",
+            advertiser(seen, by))
         .because("every driver drops the seed and dials the advertised name")
         .fix(
             seen.mongosh_on(
@@ -119,7 +113,7 @@ fn port(seen: &Examination, probe: &ServerProbe) -> Option<Finding> {
         let literal = probe.ports.iter().find(|(_, result)| result.is_ok());
         let literal = literal.map(|(socket, _)| socket.to_string()).unwrap_or_default();
         return Some(
-            Finding::warning("some_addresses_closed", format!("{} is {told}", address.host()))
+            finding!(warning "some_addresses_closed", "{} is {told}", address.host())
                 .because(
                     "a client that tries only the first address fails here; ours tries every one",
                 )
@@ -137,31 +131,27 @@ fn port(seen: &Examination, probe: &ServerProbe) -> Option<Finding> {
         return Some(unreachable(address, &whose, &told));
     }
     Some(match silent {
-        true => Finding::problem(
-            "connect_timed_out",
-            format!("{whose}{address}, which does not answer: {told}"),
-        )
+        true => finding!(problem "connect_timed_out",
+            "{whose}{address}, which does not answer: {told}")
         .because(
             "nothing refuses and nothing answers: a firewall drops the packets, or the \
              address is not reachable from here",
         )
         .fix(remedy::try_by_hand(address.host(), port))
         .fix(remedy::ALLOW_THIS_MACHINE),
-        false => {
-            Finding::problem("refused", format!("{whose}{address}, where nothing listens: {told}"))
-                .because(
-                    "the host answers, but no server has that port open: it is stopped, listens on \
+        false => finding!(problem "refused", "{whose}{address}, where nothing listens: {told}")
+            .because(
+                "the host answers, but no server has that port open: it is stopped, listens on \
              another port, or only on loopback (bindIp)",
-                )
-                .fix(remedy::is_it_running(port))
-                .fix(remedy::LISTEN_ON_THE_NETWORK)
-        }
+            )
+            .fix(remedy::is_it_running(port))
+            .fix(remedy::LISTEN_ON_THE_NETWORK),
     })
 }
 
 /// A router or a firewall on the way says no, not the host.
 fn unreachable(address: &ServerAddress, whose: &str, told: &str) -> Finding {
-    Finding::problem("unreachable", format!("{whose}{address} cannot be reached: {told}"))
+    finding!(problem "unreachable", "{whose}{address} cannot be reached: {told}")
         .because(
             "the network itself says no: there is no route to that address, or a firewall rejects \
              the connection on the way",
@@ -191,18 +181,14 @@ fn hello(seen: &Examination, probe: &ServerProbe) -> Option<Finding> {
 /// The server answers, but not the way the connection string wants it.
 fn other_way(address: &ServerAddress, fault: &HelloFault, wants_tls: bool) -> Finding {
     match wants_tls {
-        false => Finding::problem(
-            "tls_required",
-            format!("{address}: TCP ✓, plain hello ✗ ({fault}), TLS hello ✓"),
-        )
+        false => finding!(problem "tls_required",
+            "{address}: TCP ✓, plain hello ✗ ({fault}), TLS hello ✓")
         .because(
             "the server takes TLS only; without it drivers report a timeout or a closed connection",
         )
         .fix(remedy::SPEAK_TLS),
-        true => Finding::problem(
-            "tls_against_plain",
-            format!("{address}: TCP ✓, TLS hello ✗ ({fault}), plain hello ✓"),
-        )
+        true => finding!(problem "tls_against_plain",
+            "{address}: TCP ✓, TLS hello ✗ ({fault}), plain hello ✓")
         .because("the server speaks no TLS on that port; drivers report a timeout")
         .fix(remedy::SPEAK_PLAIN)
         .fix(remedy::SERVE_TLS),
@@ -213,16 +199,14 @@ fn other_way(address: &ServerAddress, fault: &HelloFault, wants_tls: bool) -> Fi
 fn neither_way(address: &ServerAddress, fault: &HelloFault) -> Finding {
     match fault {
         HelloFault::Tls(reason) => certificate(address, reason),
-        HelloFault::Refused { text: reason, .. } => Finding::problem(
-            "hello_refused",
-            format!("{address} answers hello with an error: {}", Foreign(reason)),
-        )
+        HelloFault::Refused { text: reason, .. } => finding!(problem "hello_refused",
+            "{address} answers hello with an error: {}", Foreign(reason))
         .because("the network is fine; the server itself says no")
         .fix("read that error, and the server's log at the same time"),
         HelloFault::Malformed(reason) => no_mongodb(address, reason),
         HelloFault::Connect(reason) => {
             let (seen, step) = reason.split_once("; ").unwrap_or((reason, "check the address"));
-            Finding::problem("connect_failed", format!("{address}: {}", Foreign(seen)))
+            finding!(problem "connect_failed", "{address}: {}", Foreign(seen))
                 .because("no connection was made, so that nothing could be asked")
                 .fix(step)
                 .fix(match address.is_unix() {
@@ -233,13 +217,8 @@ fn neither_way(address: &ServerAddress, fault: &HelloFault) -> Finding {
                     ),
                 })
         }
-        HelloFault::Closed | HelloFault::Silent => Finding::problem(
-            "hello_unanswered",
-            format!(
-                "{address}: the port is open, but neither plain nor TLS hello is answered \
-                 ({fault})"
-            ),
-        )
+        HelloFault::Closed | HelloFault::Silent => finding!(problem "hello_unanswered",
+            "{address}: the port is open, but neither plain nor TLS hello is answered ({fault})")
         .because(
             "a proxy, a load balancer without a server behind it, a server that hangs, or \
              one that requires a client certificate",
@@ -256,10 +235,8 @@ fn wants_client_certificate(reason: &str) -> bool {
 }
 
 fn client_certificate(address: &ServerAddress) -> Finding {
-    Finding::problem(
-        "client_certificate_missing",
-        format!("{address} wants a certificate of the client, and the connection string has none"),
-    )
+    finding!(problem "client_certificate_missing",
+        "{address} wants a certificate of the client, and the connection string has none")
     .because("the server ends the TLS handshake with \"certificate required\"")
     .fix("add tls=true&tlsCertificateKeyFile=/path/to/client.pem to the connection string")
     .stopping(Stops::Everything)
@@ -325,15 +302,10 @@ fn no_mongodb(address: &ServerAddress, reason: &str) -> Finding {
     });
     match speaks {
         Some(speaks) => {
-            Finding::problem("no_mongodb", format!("{address} is {speaks}, not a MongoDB server"))
+            finding!(problem "no_mongodb", "{address} is {speaks}, not a MongoDB server")
         }
-        None => Finding::problem(
-            "no_mongodb",
-            format!(
-                "{address} answers with something that is no MongoDB reply: {}",
-                Foreign(reason)
-            ),
-        ),
+        None => finding!(problem "no_mongodb",
+            "{address} answers with something that is no MongoDB reply: {}", Foreign(reason)),
     }
     .because("another program listens on that port, or a proxy is between")
     .fix("check the port in the connection string")
@@ -376,13 +348,8 @@ fn one_socket_for_several(seen: &Examination) -> Option<Finding> {
     let me = me.and_then(|answer| answer.reply.me.as_ref());
     let called = me.map_or_else(String::new, |me| format!(", which calls itself {me}"));
     Some(
-        Finding::problem(
-            "one_socket_for_several",
-            format!(
-                "the members {} all lead to {socket} from here: one server{called}",
-                listed(&members)
-            ),
-        )
+        finding!(problem "one_socket_for_several",
+            "the members {} all lead to {socket} from here: one server{called}", listed(&members))
         .because(
             "each member has another port on this machine (mapped ports of containers), but the \
              set advertises its own: the others are never reached",
@@ -401,10 +368,8 @@ fn loopback_advertised(seen: &Examination) -> Option<Finding> {
     let advertised = answer.reply.members().find(|member| is_loopback(member))?;
     let port = advertised.port().unwrap_or(quorate_protocol::DEFAULT_PORT);
     Some(
-        Finding::problem(
-            "loopback_advertised",
-            format!("you dialled {by}; the set advertises {advertised}, which is this machine"),
-        )
+        finding!(problem "loopback_advertised",
+            "you dialled {by}; the set advertises {advertised}, which is this machine")
         .because(
             "drivers drop the seed and dial what is advertised: your own machine, where \
              nothing or another server listens",
@@ -426,10 +391,8 @@ fn seeds_called_otherwise(seen: &Examination) -> Vec<Finding> {
         let me = reply.me.as_ref()?;
         let reachable = seen.probes.get(me).is_some_and(|probe| probe.answer().is_some());
         (seen.is_seed(address) && !listed && !direct && reachable).then(|| {
-            Finding::note(
-                "seed_called_otherwise",
-                format!("you dialled {address}; its set calls it {me}, and that works too"),
-            )
+            finding!(note "seed_called_otherwise",
+                "you dialled {address}; its set calls it {me}, and that works too")
             .because(
                 "clients go on with the advertised name, so that name must stay reachable \
                  from every client",

@@ -172,7 +172,7 @@ mod tests {
     #[test]
     fn findings_of_one_cause_are_one() {
         let down = |host: &str| {
-            Finding::problem("refused", format!("{host} refused")).because("down").fix("start it")
+            finding!(problem "refused", "{host} refused").because("down").fix("start it")
         };
         let other = Finding::warning("lag", "behind").because("slow");
         let merged = merged(vec![down("a"), other.clone(), down("b")]);

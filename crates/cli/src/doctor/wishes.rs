@@ -23,7 +23,7 @@ pub(super) fn placeholder(uri: &ConnectionString) -> Option<Finding> {
         (false, true) => "the password is",
     };
     Some(
-        Finding::problem("placeholder", format!("{what} still the <…> of a template"))
+        finding!(problem "placeholder", "{what} still the <…> of a template")
             .because("the login fails with it; the angle brackets are part of the template as well")
             .fix("write the real one in its place, without < and >; @ : / % are percent-encoded")
             .stopping(Stops::Everything),
@@ -64,10 +64,8 @@ fn data_members(seen: &Examination, inside: Option<&Inside>) -> Option<usize> {
 }
 
 fn too_many(wanted: u32, data: usize) -> Finding {
-    Finding::problem(
-        "write_concern_too_high",
-        format!("w={wanted} is wanted, and {} hold data", Counted(data, "member")),
-    )
+    finding!(problem "write_concern_too_high",
+        "w={wanted} is wanted, and {} hold data", Counted(data, "member"))
     .because("every write is made and never acknowledged: it fails or waits for wTimeoutMS")
     .fix("write w=majority in the connection string, or leave w out")
     .stopping(Stops::Writes)
@@ -78,10 +76,8 @@ fn unknown_mode(name: &str, known: &[String]) -> Finding {
         true => "it has none".to_owned(),
         false => format!("it has {}", listed(known.iter().map(Foreign))),
     };
-    Finding::problem(
-        "write_concern_unknown",
-        format!("w={} is wanted, and the configuration has no such rule; {known}", Foreign(name)),
-    )
+    finding!(problem "write_concern_unknown",
+        "w={} is wanted, and the configuration has no such rule; {known}", Foreign(name))
     .because("every write fails with UnknownReplWriteConcern (79)")
     .fix("write w=majority in the connection string, or leave w out")
     .fix("add the rule to settings.getLastErrorModes of the configuration")

@@ -128,12 +128,9 @@ fn wire_version(evidence: &[Evidence], _: &Context) -> Finding {
         .is_some_and(|detail| detail.starts_with("requires") || detail.contains("minimum"))
         || evidence.iter().any(|evidence| evidence.word("also").is_some());
     let finding = match newer {
-        true => Finding::problem(
-            "wire_version",
-            format!("{server} is newer than the driver understands"),
-        ),
+        true => finding!(problem "wire_version", "{server} is newer than the driver understands"),
         false => {
-            Finding::problem("wire_version", format!("{server} is older than the driver supports"))
+            finding!(problem "wire_version", "{server} is older than the driver supports")
         }
     };
     let finding = finding.because(
@@ -151,10 +148,8 @@ fn wire_version(evidence: &[Evidence], _: &Context) -> Finding {
 
 fn buffering_timed_out(evidence: &[Evidence], _: &Context) -> Finding {
     let millis = word_of(evidence, "detail").unwrap_or("10000");
-    Finding::problem(
-        "buffering_timed_out",
-        format!("mongoose queued the operation for {millis} ms and never had a connection"),
-    )
+    finding!(problem "buffering_timed_out",
+        "mongoose queued the operation for {millis} ms and never had a connection")
     .because(
         "mongoose.connect() was not called, not awaited, or failed; its error is the \
                   cause, and this message hides it",

@@ -210,13 +210,9 @@ fn refused_on_loopback(evidence: &[Evidence], context: &Context) -> Finding {
         .seeds()
         .map(|seeds| seeds.iter().any(|seed| super::rules::is_loopback(seed.host())));
     if names_loopback == Some(false) {
-        return Finding::problem(
-            "loopback_advertised",
-            format!(
-                "the set advertises {servers}, which is this machine; the connection string \
-                     names others"
-            ),
-        )
+        return finding!(problem "loopback_advertised",
+            "the set advertises {servers}, which is this machine; the connection string names \
+             others")
         .because(
             "members were configured with loopback names: drivers drop the seeds and dial what is \
              advertised, which here leads to your own machine",
@@ -224,10 +220,8 @@ fn refused_on_loopback(evidence: &[Evidence], context: &Context) -> Finding {
         .fix(on_the_primary(&remedy::rename_member(&servers, &format!("REAL_NAME:{port}"))))
         .fix(remedy::CONNECT_DIRECTLY);
     }
-    let mut finding = Finding::problem(
-        "refused_on_loopback",
-        format!("{servers} is this machine, and nothing listens on port {port} here"),
-    );
+    let mut finding = finding!(problem "refused_on_loopback",
+        "{servers} is this machine, and nothing listens on port {port} here");
     finding = if v6 {
         finding
             .because(
@@ -259,7 +253,7 @@ fn refused(evidence: &[Evidence], _: &Context) -> Finding {
     let servers = servers_or(evidence, "a server");
     let verb = if servers_of(evidence).len() > 1 { "refuse" } else { "refuses" };
     let port = evidence.iter().find_map(|evidence| evidence.port.as_deref()).unwrap_or("27017");
-    Finding::problem("refused", format!("{servers} {verb} connections"))
+    finding!(problem "refused", "{servers} {verb} connections")
         .because(
             "the host answers, but no server listens on that port: it is stopped, listens on \
              another port, or only on loopback (bindIp)",
@@ -270,10 +264,8 @@ fn refused(evidence: &[Evidence], _: &Context) -> Finding {
 }
 
 fn connect_timed_out(evidence: &[Evidence], _: &Context) -> Finding {
-    Finding::problem(
-        "connect_timed_out",
-        format!("{} did not answer while connecting", servers_or(evidence, "a server")),
-    )
+    finding!(problem "connect_timed_out",
+        "{} did not answer while connecting", servers_or(evidence, "a server"))
     .because(
         "nothing refuses and nothing answers: a firewall, a security group or an access list drops \
          the packets, or the address is of a network that is not reachable from here",
@@ -288,10 +280,8 @@ fn connect_timed_out(evidence: &[Evidence], _: &Context) -> Finding {
 }
 
 fn no_route(evidence: &[Evidence], _: &Context) -> Finding {
-    Finding::problem(
-        "no_route",
-        format!("there is no route from here to {}", servers_or(evidence, "a server")),
-    )
+    finding!(problem "no_route",
+        "there is no route from here to {}", servers_or(evidence, "a server"))
     .because(
         "the address belongs to a network this machine is not part of (VPN down, wrong \
                   subnet, IPv6 without a route)",
@@ -305,7 +295,7 @@ fn no_route(evidence: &[Evidence], _: &Context) -> Finding {
 
 fn socket_path_missing(evidence: &[Evidence], _: &Context) -> Finding {
     let path = evidence.iter().find_map(|evidence| evidence.word("detail")).unwrap_or("the path");
-    Finding::problem("socket_path_missing", format!("the unix socket {path} does not exist"))
+    finding!(problem "socket_path_missing", "the unix socket {path} does not exist")
         .because(
             "no server runs on this machine with that port, or it was started with another \
                   socket folder",

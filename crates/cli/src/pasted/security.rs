@@ -127,19 +127,16 @@ pub(super) const RULES: &[Rule] = &[
 fn certificate_expired(evidence: &[Evidence], _: &Context) -> Finding {
     let host = servers_of(evidence).into_iter().next();
     let host = host.unwrap_or_else(|| "HOST:27017".to_owned());
-    Finding::problem(
-        "certificate_expired",
-        format!("a certificate is past its last day{}", at(evidence)),
-    )
-    .because(
-        "TLS refuses it, and the driver reports a server that cannot be selected; a wrong \
+    finding!(problem "certificate_expired", "a certificate is past its last day{}", at(evidence))
+        .because(
+            "TLS refuses it, and the driver reports a server that cannot be selected; a wrong \
               clock on this machine looks the same",
-    )
-    .fix(format!(
-        "see the dates: openssl s_client -connect {host} </dev/null | openssl x509 \
+        )
+        .fix(format!(
+            "see the dates: openssl s_client -connect {host} </dev/null | openssl x509 \
                   -noout -dates"
-    ))
-    .fix(remedy::RENEW_CERTIFICATE)
+        ))
+        .fix(remedy::RENEW_CERTIFICATE)
 }
 
 fn certificate_name(evidence: &[Evidence], _: &Context) -> Finding {
@@ -180,10 +177,8 @@ fn authentication_failed(evidence: &[Evidence], context: &Context) -> Finding {
         if details.is_empty() { String::new() } else { format!(" ({})", details.join(", ")) };
     let who = user.as_ref().map_or_else(String::new, |user| format!(" for user {}", Foreign(user)));
     let name = user.unwrap_or_else(|| "USER".to_owned());
-    Finding::problem(
-        "authentication_failed",
-        format!("authentication failed{who}{details}{}; the network is fine", at(evidence)),
-    )
+    finding!(problem "authentication_failed",
+        "authentication failed{who}{details}{}; the network is fine", at(evidence))
     .because(
         "the server was reached and refused the user: wrong password, unknown user, or a \
               user of another database",

@@ -255,10 +255,8 @@ fn never_initiated(evidence: &[Evidence], context: &Context) -> Finding {
     let name = context.uri.as_ref().and_then(|uri| uri.options().replica_set.clone());
     let name = name.unwrap_or_else(|| "NAME".to_owned());
     let script = remedy::initiate(&name, hosts.iter().map(String::as_str));
-    Finding::problem(
-        "never_initiated",
-        format!("{} was started with a set name, but the set was never initiated", listed(&hosts)),
-    )
+    finding!(problem "never_initiated",
+        "{} was started with a set name, but the set was never initiated", listed(&hosts))
     .because("without a configuration there are no members, and none can be elected")
     .fix(format!(
         "with the name given to --replSet: {}",
@@ -267,13 +265,8 @@ fn never_initiated(evidence: &[Evidence], context: &Context) -> Finding {
 }
 
 fn config_lost_self(evidence: &[Evidence], context: &Context) -> Finding {
-    Finding::problem(
-        "config_lost_self",
-        format!(
-            "{} does not find itself in its set's configuration",
-            servers_or(evidence, "the server")
-        ),
-    )
+    finding!(problem "config_lost_self",
+        "{} does not find itself in its set's configuration", servers_or(evidence, "the server"))
     .because(
         "its address changed (a new container or pod, another IP or host name), or it was removed; \
          until the configuration names it again it serves no client",
@@ -309,13 +302,8 @@ fn not_primary(evidence: &[Evidence], context: &Context) -> Finding {
         || context.uri.as_ref().is_some_and(|uri| uri.options().direct_connection == Some(true));
     let server = servers_or(evidence, "the server");
     if direct {
-        return Finding::problem(
-            "not_primary_direct",
-            format!(
-                "the client is tied to one server (mode Single), and {server} is not the \
-                     primary"
-            ),
-        )
+        return finding!(problem "not_primary_direct",
+            "the client is tied to one server (mode Single), and {server} is not the primary")
         .because(
             "directConnection=true, or one host without replicaSet, uses that server \
                   whatever it is: writes fail on a secondary, and no failover happens",
@@ -324,21 +312,18 @@ fn not_primary(evidence: &[Evidence], context: &Context) -> Finding {
         .fix(remedy::READ_HERE)
         .fix("find the primary: mongosh --host THAT_HOST --eval 'db.hello().primary'");
     }
-    Finding::problem(
-        "not_primary",
-        format!("{server} was asked for what only a primary does, and is none"),
-    )
-    .because("a failover happened after the server was chosen, or the client is tied to one member")
-    .fix("use a driver with retryable writes (retryWrites=true, the default since 4.2 drivers)")
-    .fix("name the set: replicaSet=NAME in the connection string, and no directConnection=true")
-    .fix("for reads that may be a little old: readPreference=secondaryPreferred")
+    finding!(problem "not_primary", "{server} was asked for what only a primary does, and is none")
+        .because(
+            "a failover happened after the server was chosen, or the client is tied to one member",
+        )
+        .fix("use a driver with retryable writes (retryWrites=true, the default since 4.2 drivers)")
+        .fix("name the set: replicaSet=NAME in the connection string, and no directConnection=true")
+        .fix("for reads that may be a little old: readPreference=secondaryPreferred")
 }
 
 fn recovering(evidence: &[Evidence], _: &Context) -> Finding {
-    Finding::problem(
-        "recovering",
-        format!("{} is starting up, syncing or recovering", servers_or(evidence, "the server"),),
-    )
+    finding!(problem "recovering",
+        "{} is starting up, syncing or recovering", servers_or(evidence, "the server"))
     .because("such a member serves neither reads nor writes until it has caught up")
     .fix(format!("see what it waits for: {}", remedy::on_uri(remedy::MEMBER_STATES)))
     .fix("wait, or read from others: readPreference=nearest")
@@ -346,10 +331,8 @@ fn recovering(evidence: &[Evidence], _: &Context) -> Finding {
 
 fn read_preference_unsatisfied(evidence: &[Evidence], _: &Context) -> Finding {
     let wish = word_of(evidence, "detail").map(|wish| format!(" ({})", Foreign(wish)));
-    Finding::problem(
-        "read_preference_unsatisfied",
-        format!("no member satisfies the read preference{}", wish.unwrap_or_default()),
-    )
+    finding!(problem "read_preference_unsatisfied",
+        "no member satisfies the read preference{}", wish.unwrap_or_default())
     .because("the members that answer have another role, other tags, or are too stale")
     .fix("accept the primary too: readPreference=secondaryPreferred")
     .fix("compare the tags: mongosh URI --eval 'rs.conf().members.map(m => [m.host, m.tags])'")

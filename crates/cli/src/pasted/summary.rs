@@ -63,10 +63,7 @@ fn is_unknown(server: &DescribedServer) -> bool {
 
 fn never_checked(servers: &[&DescribedServer]) -> Finding {
     let names = listed(servers.iter().map(|server| &server.address));
-    Finding::problem(
-        "never_checked",
-        format!("no check of {names} has ended, neither well nor badly"),
-    )
+    finding!(problem "never_checked", "no check of {names} has ended, neither well nor badly")
     .because(
         "Unknown without an error is not a failure: either the server takes the connection and never \
          answers, or the monitor never ran: the runtime was blocked, shut down or forked, or the \
@@ -85,10 +82,8 @@ fn direct_to_secondary(context: &Context) -> Option<Finding> {
         return None;
     }
     Some(
-        Finding::problem(
-            "direct_to_secondary",
-            format!("mode Single (directConnection=true): {} is a secondary", secondary.address),
-        )
+        finding!(problem "direct_to_secondary",
+            "mode Single (directConnection=true): {} is a secondary", secondary.address)
         .because("the client uses this one server whatever it is; writes fail here")
         .fix(remedy::connect_to_set("NAME"))
         .fix(remedy::READ_HERE),
@@ -150,10 +145,8 @@ fn nobody_serves(context: &Context) -> Option<Finding> {
     }
     let names = listed(answering.iter().map(|server| &server.address));
     Some(
-        Finding::problem(
-            "nobody_serves",
-            format!("{names} answer, but none of them is primary or secondary"),
-        )
+        finding!(problem "nobody_serves",
+            "{names} answer, but none of them is primary or secondary")
         .because("such members are hidden, starting up, syncing, recovering or were removed")
         .fix(format!("ask one: {}", remedy::on_uri(remedy::MEMBER_STATES)))
         .fix("if it says that it is not a member: rs.conf() on another one, and rs.reconfig"),
@@ -170,13 +163,9 @@ fn primary_known(context: &Context, cause_found: bool) -> Option<Finding> {
     let loopback = rules::is_loopback(primary.address.split(':').next().unwrap_or_default());
     let here = if loopback { ", this machine" } else { "" };
     Some(
-        Finding::problem(
-            "primary_known",
-            format!(
-                "the client knows a primary ({}{here}), yet found no server that suits",
-                primary.address
-            ),
-        )
+        finding!(problem "primary_known",
+            "the client knows a primary ({}{here}), yet found no server that suits",
+            primary.address)
         .because("the read preference asks for a secondary, tags or freshness that no member has")
         .fix(
             "readPreference=secondaryPreferred, or correct readPreferenceTags and \
