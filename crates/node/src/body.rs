@@ -23,6 +23,9 @@ const FEW_FIELDS: usize = 32;
 /// Fields that most commands have at most.
 const USUAL_FIELDS: usize = 12;
 
+/// The longest text of the first field that is kept beside the bytes: more than any name of a collection.
+const MAX_KEPT_TEXT: u32 = 256;
+
 /// Fields that a command or a statement may have: each takes far more memory than the bytes it came as.
 const MAX_FIELDS: usize = 10_000;
 
@@ -32,11 +35,12 @@ pub struct CommandBody {
     /// What the fields' places refer to: the document as it came, or names and embedded documents.
     bytes: Box<[u8]>,
     fields: Vec<Field>,
-    /// The name of the first field, and behind it the text of `$db` if that is among the bytes: both are asked for many
-    /// times.
+    /// The name of the first field, and behind it the texts of `$db` and of the first field if they are among the bytes
+    /// and short: they are asked for many times.
     names: Box<str>,
-    /// Where the one ends and the other begins.
-    name_length: usize,
+    /// How long the first of them is, and the second.
+    name_length: u32,
+    database_length: u32,
     /// The marks of all names, a bit for each. Most fields that are asked for are not there.
     marks: u64,
 }
@@ -116,7 +120,8 @@ impl From<Document> for CommandBody {
                 value: OnceLock::from(Box::new(value)),
             });
         }
-        Self { bytes: bytes.into(), fields, name_length: names.len(), names, marks }
+        let name_length = names.len() as u32;
+        Self { bytes: bytes.into(), fields, names, name_length, database_length: 0, marks }
     }
 }
 
@@ -145,9 +150,20 @@ impl CommandBody {
             fields.push(Field { name, mark, kind, place, value: OnceLock::new() });
         }
         let text = |place: Span| std::str::from_utf8(place.of(&bytes)).unwrap_or_default();
-        let name = fields.first().map_or("", |field: &Field| text(field.name));
-        let (name_length, names) = (name.len(), [name, text(database.into())].concat().into());
-        let body = Self { bytes, fields, names, name_length, marks };
+        let (name, collection) = match fields.first() {
+            Some(Field { name, kind: ElementType::String, place, .. })
+                if place.end - place.start <= MAX_KEPT_TEXT =>
+            {
+                (text(*name), text(Span { start: place.start + 4, end: place.end - 1 }))
+            }
+            first => (first.map_or("", |field: &Field| text(field.name)), ""),
+        };
+        let database = text(database.into());
+        let mut names = String::with_capacity(name.len() + database.len() + collection.len());
+        [name, database, collection].iter().for_each(|part| names.push_str(part));
+        let (name_length, database_length) = (name.len() as u32, database.len() as u32);
+        let names = names.into_boxed_str();
+        let body = Self { bytes, fields, names, name_length, database_length, marks };
         match may_be_doubled.then(|| body.doubled()).flatten() {
             Some(name) => Err(fail!(
                 DUPLICATE_FIELD,
@@ -184,6 +200,11 @@ impl CommandBody {
         self.marks & 1 << mark_of(name.as_bytes()) != 0
     }
 
+    /// Whether a name with one of these marks is not known to be absent.
+    pub(crate) fn may_have_one(&self, marks: u64) -> bool {
+        self.marks & marks != 0
+    }
+
     // Within its callers, the mark of a name that they know costs nothing.
     #[inline]
     fn field(&self, name: &str) -> Option<&Field> {
@@ -207,7 +228,12 @@ impl CommandBody {
 
     /// The first name, which is the command's.
     pub fn name(&self) -> &str {
-        &self.names[..self.name_length]
+        &self.names[..self.name_length as usize]
+    }
+
+    /// The texts behind the name.
+    fn texts(&self) -> (&str, &str) {
+        self.names[self.name_length as usize..].split_at(self.database_length as usize)
     }
 
     /// The bytes that its documents came as.
@@ -217,9 +243,9 @@ impl CommandBody {
 
     /// The database that the command is meant for.
     pub fn database(&self) -> &str {
-        match &self.names[self.name_length..] {
-            "" => self.get_text("$db").unwrap_or("admin"),
-            known => known,
+        match self.texts() {
+            ("", _) => self.get_text("$db").unwrap_or("admin"),
+            (known, _) => known,
         }
     }
 
@@ -237,7 +263,11 @@ impl CommandBody {
 
     /// The text of the first field, as [`get_text`](Self::get_text) gives it.
     pub(crate) fn first_text(&self) -> Option<&str> {
-        self.text_of(self.fields.first()?)
+        let first = self.fields.first()?;
+        match self.texts() {
+            (_, "") => self.text_of(first),
+            (_, known) => Some(known),
+        }
     }
 
     fn text_of<'a>(&'a self, field: &'a Field) -> Option<&'a str> {
@@ -515,6 +545,13 @@ mod tests {
         assert_eq!((body.get_whole("double"), body.get_text("int")), (None, None));
         assert_eq!((body.get_text("find"), body.get_text("empty")), (Some("c"), Some("")));
         assert_eq!(CommandBody::from(sent.clone()).get_text("find"), Some("c"));
+        for text in ["c", "", "bücher", &"x".repeat(2 * MAX_KEPT_TEXT as usize)] {
+            let command = doc! { "find": text, "$db": "db" };
+            let raw = from_bytes(RawDocumentBuf::try_from(&command).unwrap().as_bytes()).unwrap();
+            assert_eq!((raw.name(), raw.first_text(), raw.database()), ("find", Some(text), "db"));
+            assert_eq!(CommandBody::from(command).first_text(), Some(text));
+        }
+        assert_eq!(CommandBody::from(doc! { "find": 1 }).first_text(), None);
         assert_eq!(CommandBody::from(sent.clone()), sent);
     }
 

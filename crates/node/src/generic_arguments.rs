@@ -5,7 +5,7 @@ use bson::{Bson, Document};
 use quorate_protocol::Timestamp;
 use quorate_wire::{raw_fields, timestamp_from};
 
-use crate::body::CommandBody;
+use crate::body::{CommandBody, mark_of};
 use crate::command_table::{CommandFacts, Effect, KnownFields};
 use crate::context::Command;
 use crate::error::Result;
@@ -77,6 +77,9 @@ pub(crate) fn check_fields(facts: &CommandFacts, body: &CommandBody) -> Result<(
         }
         return Err(unknown_field(facts.name, field, known));
     }
+    if !body.may_have_one(NESTED_MARKS) {
+        return Ok(());
+    }
     NESTED.iter().try_for_each(|(field, known)| match body.get_raw_document(field) {
         Some(nested) => {
             let names = raw_fields(nested).map(|field| field.key());
@@ -103,6 +106,16 @@ const NESTED: [(&str, &[&str]); 4] = [
     ("$readPreference", &["mode", "tags", "maxStalenessSeconds", "hedge"]),
     ("cursor", &["batchSize"]),
 ];
+
+/// The marks of their names.
+const NESTED_MARKS: u64 = {
+    let (mut marks, mut place) = (0, 0);
+    while place < NESTED.len() {
+        marks |= 1 << mark_of(NESTED[place].0.as_bytes());
+        place += 1;
+    }
+    marks
+};
 
 /// Whether a value asks for nothing.
 fn is_absent(value: &Bson) -> bool {
