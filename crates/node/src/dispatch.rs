@@ -23,7 +23,7 @@ use crate::protected;
 use crate::records::View;
 use crate::replication::{Commit, check_role};
 use crate::sessions::SessionId;
-use crate::transactions::{self, Body, Numbered, made_up_collection};
+use crate::transactions::{self, Body, Numbered, has_made_up_collections, made_up_collection};
 use crate::users::{EXTERNAL, check_access, session_owner};
 use crate::writer::{RetryableWrite, Totals, Writer};
 
@@ -75,6 +75,18 @@ impl Request<'_> {
         match made_up_collection(self.node.facts_keyspace(), namespace, &view)? {
             Some((collection, view)) => Ok((Some(collection), view)),
             None => Ok((collection, view)),
+        }
+    }
+
+    /// The same, by names that were checked.
+    pub(crate) fn read_named(
+        &self,
+        (database, collection): (&str, &str),
+    ) -> Result<(Option<Arc<Collection>>, View)> {
+        let is_newest = self.transaction.is_none() && self.moment.is_none();
+        match is_newest && !has_made_up_collections(database) {
+            true => Ok(self.node.read(&(database, collection))),
+            false => self.read(&Namespace::new(database, collection)?),
         }
     }
 

@@ -30,22 +30,8 @@ pub struct Namespace {
 impl Namespace {
     /// The namespace of these names, if both are allowed.
     pub fn new(database: &str, collection: &str) -> Result<Self> {
-        check_database_name(database)?;
-        let namespace = Self { database: database.to_owned(), collection: collection.to_owned() };
-        if collection.is_empty() {
-            return Err(invalid(format!("Invalid namespace specified '{database}.'")));
-        }
-        let dollar = collection.contains('$') && !collection.starts_with("$cmd");
-        if dollar || collection.starts_with('.') || collection.contains('\0') {
-            return Err(invalid(format!("Invalid collection name: {collection}")));
-        }
-        if database.len() + 1 + collection.len() > MAX_NAMESPACE_LENGTH {
-            return Err(invalid(format!(
-                "Fully qualified namespace is too long. Namespace: {namespace} Max: \
-                 {MAX_NAMESPACE_LENGTH}"
-            )));
-        }
-        Ok(namespace)
+        check_names(database, collection)?;
+        Ok(Self { database: database.to_owned(), collection: collection.to_owned() })
     }
 
     /// Splits `database.collection` at the first dot.
@@ -127,14 +113,40 @@ impl fmt::Display for Namespace {
     }
 }
 
+/// Refuses names that cannot be a database and a collection in it.
+pub(crate) fn check_names(database: &str, collection: &str) -> Result<()> {
+    check_database_name(database)?;
+    if collection.is_empty() {
+        return Err(invalid(format!("Invalid namespace specified '{database}.'")));
+    }
+    let is_special = collection.bytes().any(|byte| matches!(byte, b'$' | 0));
+    let is_refused = is_special && (!collection.starts_with("$cmd") || collection.contains('\0'));
+    if is_refused || collection.starts_with('.') {
+        return Err(invalid(format!("Invalid collection name: {collection}")));
+    }
+    if database.len() + 1 + collection.len() > MAX_NAMESPACE_LENGTH {
+        return Err(invalid(format!(
+            "Fully qualified namespace is too long. Namespace: {database}.{collection} Max: \
+             {MAX_NAMESPACE_LENGTH}"
+        )));
+    }
+    Ok(())
+}
+
+/// The bytes that no name of a database has.
+const FORBIDDEN: [bool; 256] = {
+    let bytes = b"/\\. \"$*<>:|?\0";
+    let (mut forbidden, mut place) = ([false; 256], 0);
+    while place < bytes.len() {
+        forbidden[bytes[place] as usize] = true;
+        place += 1;
+    }
+    forbidden
+};
+
 /// Refuses names that cannot be a database.
 pub fn check_database_name(name: &str) -> Result<()> {
-    let forbidden = |byte: u8| {
-        matches!(
-            byte,
-            b'/' | b'\\' | b'.' | b' ' | b'"' | b'$' | b'*' | b'<' | b'>' | b':' | b'|' | b'?' | 0
-        )
-    };
+    let forbidden = |byte: u8| FORBIDDEN[usize::from(byte)];
     if name.is_empty() || name.len() > MAX_DATABASE_NAME_LENGTH || name.bytes().any(forbidden) {
         return Err(invalid(format!("Invalid database name: '{name}'")));
     }

@@ -34,7 +34,7 @@ use crate::fail_points::{FailPoints, Injection, MachineFaults};
 use crate::generator::Generator;
 use crate::index_sizes::IndexSizes;
 use crate::moments::{Moment, Moments, not_committed, not_kept};
-use crate::namespace::{Names, Namespace};
+use crate::namespace::Names;
 use crate::operations::{Connected, Operations, Progress, Registered};
 use crate::places::Places;
 use crate::profile::Profiler;
@@ -648,7 +648,7 @@ impl Node {
     }
 
     /// A collection and the store at one moment: no index of it appears or goes in between.
-    pub(crate) fn read(&self, namespace: &Namespace) -> (Option<Arc<Collection>>, View) {
+    pub(crate) fn read(&self, namespace: &dyn Names) -> (Option<Arc<Collection>>, View) {
         let catalog = self.catalog.read().unwrap_or_else(PoisonError::into_inner);
         (catalog.get(namespace).cloned(), self.view())
     }

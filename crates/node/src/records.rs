@@ -220,7 +220,7 @@ impl View {
     ) -> Result<Option<(RecordId, DocumentBytes)>> {
         let Some(record) = self.places.guess(entry) else { return Ok(None) };
         let Some(document) = self.record(collection, record)? else { return Ok(None) };
-        if like.is_some_and(|like| begins_like(&document, like)) {
+        if like.is_some_and(|like| begins_like(document.as_bytes(), like.as_bytes())) {
             return Ok(Some((record, document)));
         }
         let mut key = Vec::with_capacity(USUAL_KEY_BYTES);
@@ -240,8 +240,7 @@ impl View {
 
 /// Whether a document begins with all that another one holds, byte by byte: then both have the same `_id`. A filter
 /// holds nothing else, and `_id` comes first in what is stored.
-fn begins_like(document: &RawDocument, other: &RawDocument) -> bool {
-    let (document, other) = (document.as_bytes(), other.as_bytes());
+fn begins_like(document: &[u8], other: &[u8]) -> bool {
     match (document.get(4..), other.get(4..other.len() - 1)) {
         (Some(document), Some(other)) => !other.is_empty() && document.starts_with(other),
         _ => false,
@@ -271,6 +270,14 @@ impl DocumentBytes {
         match RawDocument::from_bytes(&bytes) {
             Ok(_) => Ok(Self(Holder::Stored(bytes))),
             Err(_) => Err(damaged()),
+        }
+    }
+
+    /// What [`RawDocument::as_bytes`] gives, without another look at whether they are a document.
+    pub fn as_bytes(&self) -> &[u8] {
+        match &self.0 {
+            Holder::Stored(bytes) => bytes,
+            Holder::Made(document) => document.as_bytes(),
         }
     }
 }

@@ -38,7 +38,7 @@ pub(crate) use self::commands::{abort, commit};
 pub(crate) use self::enter::{Numbered, check_part, check_target, conclude, enter, label};
 use self::expiry::Expiry;
 pub(crate) use self::known_rows::{ChangedRows, KnownRows};
-pub(crate) use self::made_up::made_up_collection;
+pub(crate) use self::made_up::{has_made_up_collections, made_up_collection};
 pub(crate) use self::rows::{SessionRow, number_key};
 use self::stage::Stage;
 pub(crate) use self::stage::{Staging, namespace_key};

@@ -19,20 +19,23 @@ use crate::error::Result;
 use crate::fields::{Fields, to_raw};
 use crate::finder::Found;
 use crate::generic_arguments::is_generic;
-use crate::namespace::Namespace;
+use crate::namespace::{Namespace, check_names};
 use crate::plan::Access;
 use crate::records::DocumentBytes;
 use crate::select::{self, Selection, is_plain_id};
 use crate::tail::Tail;
 
 pub(super) fn find(request: &Request<'_>, command: Command) -> Result<Outcome> {
-    let namespace = request.namespace(&command)?;
     let fields = Fields::new(&command.body, "find");
-    if let Some(id) = wanted_id(&command.body, &fields)?
-        && let Some(found) = look_up(request, &namespace, id)?
-    {
-        return Ok(found);
+    if let Some(collection) = command.body.first_text() {
+        check_names(request.database, collection)?;
+        if let Some(id) = wanted_id(&command.body, &fields)?
+            && let Some(found) = look_up(request, (request.database, collection), id)?
+        {
+            return Ok(found);
+        }
     }
+    let namespace = request.namespace(&command)?;
     check_collation(&fields)?;
     let compiler = command_compiler(request, &fields)?;
     let matcher = Arc::new(match fields.document("filter")? {
@@ -96,17 +99,17 @@ fn wanted_id<'c>(body: &'c CommandBody, fields: &Fields<'_>) -> Result<Option<&'
 /// The reply with the document that has this `_id`; none if the collection has no index to look it up in.
 fn look_up(
     request: &Request<'_>,
-    namespace: &Namespace,
+    names: (&str, &str),
     id: &RawDocument,
 ) -> Result<Option<Outcome>> {
-    let (Some(collection), view) = request.read(namespace)? else { return Ok(None) };
+    let (Some(collection), view) = request.read_named(names)? else { return Ok(None) };
     if collection.id_index().is_none() {
         return Ok(None);
     }
     let found = select::look_up(&collection, &view, id, &request.interrupt)?;
     request.node.counters().returned(usize::from(found.is_some()));
-    let document = found.as_ref().map(|found| &*found.document);
-    let reply = reply_of_one(document, &namespace.parts(), request.at_cluster_time())?;
+    let document = found.as_ref().map(|found| found.document.as_bytes());
+    let reply = reply_of_one(document, &[names.0, ".", names.1], request.at_cluster_time())?;
     Ok(Some(Outcome::Reply(reply.into())))
 }
 

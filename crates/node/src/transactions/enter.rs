@@ -52,7 +52,11 @@ pub(crate) fn enter(
 ) -> Result<Numbered> {
     let fields = Fields::new(&command.body, facts.name);
     let Some(number) = fields.long("txnNumber")? else {
-        let half = ["autocommit", "startTransaction"].into_iter().find(|name| fields.has(name));
+        let half = match (fields.has("autocommit"), fields.has("startTransaction")) {
+            (true, _) => Some("autocommit"),
+            (false, true) => Some("startTransaction"),
+            (false, false) => None,
+        };
         return match half {
             None if is_end(facts) => Err(invalid(format!("{} needs a txnNumber", facts.name))),
             None => Ok(Numbered::No),

@@ -47,6 +47,9 @@ pub(crate) fn made_up_collection(
     namespace: &Namespace,
     view: &View,
 ) -> Result<Option<(Arc<Collection>, View)>> {
+    if !has_made_up_collections(&namespace.database) {
+        return Ok(None);
+    }
     let sessions = view.keyspaces.sessions;
     let rows = match (namespace.database.as_str(), namespace.collection.as_str()) {
         ("config", "transactions") => Rows::Sessions(sessions),
@@ -62,6 +65,11 @@ pub(crate) fn made_up_collection(
     let base = Arc::clone(&view.snapshot);
     let snapshot = Arc::new(WithRows { base, records: view.keyspaces.records, rows });
     Ok(Some((Arc::new(collection), View { snapshot, ..view.clone() })))
+}
+
+/// Whether some collections of a database may be made up.
+pub(crate) fn has_made_up_collections(database: &str) -> bool {
+    matches!(database, "config" | "local")
 }
 
 /// The key that hexadecimal digits stand for, if they do.
