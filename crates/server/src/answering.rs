@@ -9,6 +9,7 @@
 //! disk has what it wrote, and acknowledged as its write concern asks. Each step may end the command.
 //! The client's document is never changed: the concerns that count are kept beside it.
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -28,7 +29,9 @@ use crate::host_info::host_info;
 use crate::logging::get_log;
 use crate::memory::set_thrift;
 use crate::patience::Patience;
-use crate::replica_set::{ReadConcern, Unforced, Wanted, is_statement, write_concern_error};
+use crate::replica_set::{
+    ReadConcern, ReplicaSet, Unforced, Wanted, is_statement, write_concern_error,
+};
 use crate::server::Shared;
 use crate::write_gate::{Entered, Passage};
 
@@ -213,18 +216,27 @@ impl Connection {
     async fn answer(
         &mut self,
         shared: &Arc<Shared>,
-        command: Command,
+        mut command: Command,
         context: &mut Context,
     ) -> Result<RawDocumentBuf, Ended> {
         if let Some(help) = shared.node.help(&command) {
             return Ok(help);
         }
-        let injection = self.inject(&command, context).await?;
-        self.answer_here(&command, context).await?;
-        let (mut admitted, command) = self.admit(shared, command, context).await?;
+        // Most commands pass each step at once, and a future that is not made costs nothing.
+        let injection = match shared.node.intercept(context, &command) {
+            Some(injection) => Some(self.inject(injection).await?),
+            None => None,
+        };
+        if let Some(answering) = self.answer_here(&command, context)? {
+            answering.await?;
+        }
+        let mut admitted = self.admit(shared, &mut command, context).await?;
         let reply = self.run_admitted(&mut admitted, command, context).await?;
         let op_time = reply.op_time;
-        let mut body = self.durable(reply, &admitted).await?;
+        let mut body = match (&reply.durable, admitted.writes) {
+            (None, false) => reply.body,
+            _ => self.durable(reply, &admitted).await?,
+        };
         if let Some(set) = &shared.replica_set {
             if let Some(concern) = admitted.read_concern {
                 admitted.patience.wait(set.confirm(concern)).await?;
@@ -271,12 +283,7 @@ impl Connection {
     }
 
     /// Does to the command what an active fail point says.
-    async fn inject(
-        &mut self,
-        command: &Command,
-        context: &Context,
-    ) -> Result<Option<Injection>, Ended> {
-        let Some(injection) = self.shared.node.intercept(context, command) else { return Ok(None) };
+    async fn inject(&mut self, injection: Injection) -> Result<Injection, Ended> {
         if let Some(block) = injection.block {
             tokio::time::sleep(block).await;
         }
@@ -288,39 +295,32 @@ impl Connection {
                 self.is_injected = true;
                 Err(Ended::Reply(error_body(error)))
             }
-            None => Ok(Some(injection)),
+            None => Ok(injection),
         }
     }
 
-    /// Ends the command if another component than the member answers it.
-    async fn answer_here(&mut self, command: &Command, context: &Context) -> Result<(), Ended> {
+    /// What ends the command if another component than the member answers it, or checks it before; none for most.
+    fn answer_here<'a>(
+        &'a mut self,
+        command: &'a Command,
+        context: &'a Context,
+    ) -> Result<Option<Answering<'a>>, Ended> {
         let answerer = command.facts().map_or(Answerer::Member, CommandFacts::answerer);
         if answerer != Answerer::Member || acts_here(command) {
             self.shared.node.authorize(&self.client, command)?;
         }
         if answerer == Answerer::Process || locks(command) {
-            return Box::pin(self.answer_as_process(command, context)).await;
+            return Ok(Some(Box::pin(self.answer_as_process(command, context))));
         }
         if is_hello(command.name()) && self.shared.quiescing.load(Ordering::SeqCst) {
             return Err(quiescing().into());
         }
-        let Some(set) = &self.shared.replica_set else { return Ok(()) };
+        let Some(set) = &self.shared.replica_set else { return Ok(None) };
         set.hear_time(command, &self.client)?;
-        // Boxed, so that commands which the member answers need no room for this future.
-        if answerer == Answerer::ReplicaSet
-            && let Some(body) = Box::pin(set.answer(command)).await
-        {
-            return Err(Ended::Reply(body));
-        }
-        if set.forwards(command)
-            && let Some(body) = Box::pin(set.forward(command)).await
-        {
-            return Err(Ended::Reply(body));
-        }
-        if command.name() == SET_DEFAULTS {
-            Box::pin(set.check_default(command)).await?;
-        }
-        Ok(())
+        let is_for_set = answerer == Answerer::ReplicaSet
+            || command.name() == SET_DEFAULTS
+            || set.forwards(command);
+        Ok(is_for_set.then(|| Box::pin(answer_as_set(set, answerer, command)) as Answering<'a>))
     }
 
     /// Commands about the process: its log, its end, its lock against writes.
@@ -369,30 +369,30 @@ impl Connection {
     async fn admit<'s>(
         &mut self,
         shared: &'s Arc<Shared>,
-        mut command: Command,
+        command: &mut Command,
         context: &Context,
-    ) -> Result<(Admitted<'s>, Command), Ended> {
+    ) -> Result<Admitted<'s>, Ended> {
         let writes = command.may_write();
         let write_concern = match &shared.replica_set {
             None => None,
             Some(set) => {
-                set.complete_read_concern(&mut command)?;
-                set.take_concern(&mut command, writes)?
+                set.complete_read_concern(command)?;
+                set.take_concern(command, writes)?
             }
         };
-        let limit = shared.node.time_left(&command);
+        let limit = shared.node.time_left(command);
         let patience = Patience::start(shared, limit, &context.interrupt);
         let limit = limit.map(|limit| (limit, Instant::now()));
         let mut read_concern = None;
         if let Some(set) = &shared.replica_set {
-            patience.wait(set.wait_for_cluster_time(&command)).await?;
-            read_concern = ReadConcern::of(&command);
+            patience.wait(set.wait_for_cluster_time(command)).await?;
+            read_concern = ReadConcern::of(command);
         }
         self.reads_majority = read_concern == Some(ReadConcern::Majority) && !writes;
         // Statements of a transaction are not repeated by themselves.
-        let retryable = command.body.contains_key("txnNumber") && !is_statement(&command);
+        let retryable = command.body.contains_key("txnNumber") && !is_statement(command);
         let session = retryable.then(|| Arc::clone(&command.body));
-        let admitted = Admitted {
+        Ok(Admitted {
             writes,
             retryable,
             session,
@@ -401,8 +401,7 @@ impl Connection {
             unforced: None,
             patience,
             limit,
-        };
-        Ok((admitted, command))
+        })
     }
 
     /// Runs an admitted command, again after each event that it waits for.
@@ -417,7 +416,10 @@ impl Connection {
         let mut again = command.clone_if_it_may_wait();
         // Subscribe before the command runs, so that no event is missed.
         let mut events = again.as_ref().map(|_| Events::of(shared));
-        let entered = self.enter(shared, admitted, &command, context).await?;
+        let entered = match !admitted.writes {
+            true => None,
+            false => Some(self.enter(shared, admitted, &command, context).await?),
+        };
         context.interrupt.set_waiting(false);
         let mut outcome = self.run_command(context, command, admitted).await?;
         drop(entered);
@@ -460,20 +462,17 @@ impl Connection {
         admitted: &Admitted<'_>,
         command: &Command,
         context: &Context,
-    ) -> Result<Option<Entered<'s>>, Ended> {
-        if !admitted.writes {
-            return Ok(None);
-        }
+    ) -> Result<Entered<'s>, Ended> {
         self.keep_pace(shared, admitted, context).await?;
         let passage = passage_of(command);
         if let Some(entered) = shared.gate.try_enter_as(passage) {
-            return Ok(Some(entered));
+            return Ok(entered);
         }
         context.interrupt.set_waiting(true);
         let connection = self.client.connection_id;
         let command = command.name();
         tracing::warn!(connection, command, "a write waits: fsync has locked writes out");
-        Ok(Some(self.unless_left(admitted.patience.wait(pass(shared, passage))).await??))
+        Ok(self.unless_left(admitted.patience.wait(pass(shared, passage))).await??)
     }
 
     /// Holds a write back while a majority of the set falls behind.
@@ -676,6 +675,31 @@ impl Connection {
             }
         }
     }
+}
+
+/// The part of another component than the member.
+type Answering<'a> = Pin<Box<dyn Future<Output = Result<(), Ended>> + Send + 'a>>;
+
+/// Ends the command if the set answers it or another member does, or checks it for the member.
+async fn answer_as_set(
+    set: &ReplicaSet,
+    answerer: Answerer,
+    command: &Command,
+) -> Result<(), Ended> {
+    if answerer == Answerer::ReplicaSet
+        && let Some(body) = set.answer(command).await
+    {
+        return Err(Ended::Reply(body));
+    }
+    if set.forwards(command)
+        && let Some(body) = set.forward(command).await
+    {
+        return Err(Ended::Reply(body));
+    }
+    if command.name() == SET_DEFAULTS {
+        set.check_default(command).await?;
+    }
+    Ok(())
 }
 
 /// Whether a reply is `{cursor: …, ok: 1}`, which tells of no change of a state. Most replies are.
