@@ -39,6 +39,8 @@ mod security;
 mod server;
 #[cfg(test)]
 mod slow_disk_tests;
+#[cfg(test)]
+mod socket_calls_tests;
 mod standby;
 mod start;
 mod tls;

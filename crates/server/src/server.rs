@@ -239,6 +239,11 @@ impl Server {
         self.shared.replica_set.as_ref().map(|set| set.cut())
     }
 
+    #[cfg(test)]
+    pub(crate) fn shared(&self) -> Arc<Shared> {
+        Arc::clone(&self.shared)
+    }
+
     pub(crate) fn node(&self) -> Arc<Node> {
         Arc::clone(&self.shared.node)
     }
