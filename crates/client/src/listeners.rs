@@ -2,10 +2,11 @@
 //! [`Client::events`](crate::Client::events).
 //!
 //! Operations ask first whether there is any of them: most clients have none, and an event without a
-//! listener is not built. The channel itself can only be asked under its lock, which all operations share.
+//! listener is not built. The channel itself can only be asked under a lock, which all operations share.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use quorate_protocol::Lock;
 use tokio::sync::broadcast;
 
 use crate::discovery::{ClientEvent, EventListener};
@@ -18,21 +19,26 @@ pub(crate) fn call_out(callback: impl FnOnce()) {
 
 pub(crate) struct Listeners {
     own: Option<EventListener>,
-    events: broadcast::Sender<ClientEvent>,
-    /// Whether there may be a receiver. Set after each subscription, cleared when a send finds none.
+    /// There from a subscription until an event finds no receiver: its room for events takes more memory than
+    /// all else in a client.
+    events: Lock<Option<broadcast::Sender<ClientEvent>>>,
+    /// How many events a receiver may lag behind.
+    buffer: usize,
+    /// Whether there may be a receiver. Changes under the lock.
     subscribed: AtomicBool,
 }
 
 impl Listeners {
     /// The callback, and room for so many events that a receiver may lag behind.
     pub(crate) fn new(own: Option<EventListener>, buffer: usize) -> Self {
-        Self { own, events: broadcast::Sender::new(buffer), subscribed: AtomicBool::new(false) }
+        Self { own, events: Lock::new(None), buffer, subscribed: AtomicBool::new(false) }
     }
 
     pub(crate) fn subscribe(&self) -> broadcast::Receiver<ClientEvent> {
-        let receiver = self.events.subscribe();
+        let mut events = self.events.lock();
+        let events = events.get_or_insert_with(|| broadcast::Sender::new(self.buffer));
         self.subscribed.store(true, Ordering::SeqCst);
-        receiver
+        events.subscribe()
     }
 
     /// Whether an event may be heard. Takes no lock.
@@ -54,12 +60,10 @@ impl Listeners {
     }
 
     fn publish(&self, event: ClientEvent) {
-        if self.events.send(event).is_err() {
+        let mut events = self.events.lock();
+        if events.as_ref().is_none_or(|events| events.send(event).is_err()) {
+            *events = None;
             self.subscribed.store(false, Ordering::SeqCst);
-            // One that subscribed before the mark was cleared is counted by now.
-            if self.events.receiver_count() > 0 {
-                self.subscribed.store(true, Ordering::SeqCst);
-            }
         }
     }
 }
@@ -81,6 +85,7 @@ mod tests {
     fn receivers_that_come_and_go_are_noticed() {
         let listeners = Listeners::new(None, 4);
         assert!(!listeners.any());
+        assert!(listeners.events.lock().is_none(), "no memory without a subscriber");
         let mut first = listeners.subscribe();
         listeners.tell(event());
         assert!(first.try_recv().is_ok());
@@ -88,6 +93,7 @@ mod tests {
         assert!(listeners.any(), "the next event finds out");
         listeners.tell(event());
         assert!(!listeners.any());
+        assert!(listeners.events.lock().is_none(), "the memory is given back");
         let mut second = listeners.subscribe();
         assert!(listeners.any());
         listeners.tell(event());
