@@ -18,9 +18,9 @@
 
 use std::time::Duration;
 
-use bson::raw::{RawDocumentBuf, cstr};
+use bson::raw::cstr;
 use quorate_protocol::{ErrorCode, MonotonicTime, ServerAddress};
-use quorate_wire::AppendSome;
+use quorate_wire::{AppendSome, CommandFields};
 
 use crate::ServerSession;
 use crate::labels::{Failure, RETRYABLE_WRITE_ERROR};
@@ -238,7 +238,7 @@ impl<E: Failure> OperationLoop<E> {
     /// As [`SessionState::add_to`].
     pub fn add_session(
         &mut self,
-        body: &mut RawDocumentBuf,
+        body: &mut impl CommandFields,
         session: &mut SessionState,
         usage: &SessionUse<'_>,
         take: impl FnOnce(Duration) -> Option<ServerSession>,
@@ -251,7 +251,7 @@ impl<E: Failure> OperationLoop<E> {
     /// The same for an operation in a session of its own, of which `server` is the server's part.
     pub fn add_own_session(
         &mut self,
-        body: &mut RawDocumentBuf,
+        body: &mut impl CommandFields,
         server: &mut Option<ServerSession>,
         usage: &SessionUse<'_>,
         take: impl FnOnce(Duration) -> Option<ServerSession>,
@@ -261,7 +261,7 @@ impl<E: Failure> OperationLoop<E> {
     }
 
     /// Adds `txnNumber` to a write that may be sent twice.
-    fn number(&mut self, body: &mut RawDocumentBuf, next: impl FnOnce() -> Option<i64>) {
+    fn number(&mut self, body: &mut impl CommandFields, next: impl FnOnce() -> Option<i64>) {
         if self.may_retry && self.kind.retry == Retry::Write && self.kind.role == Role::Statement {
             if self.transaction_number.is_none() {
                 self.transaction_number = next();

@@ -8,19 +8,19 @@ use quorate_protocol::ReadPreference;
 use quorate_server_discovery::{
     ReadPreferenceArgument, ServerType, TopologyType, read_preference_for_op_msg,
 };
-use quorate_wire::{AppendSome, find_field};
+use quorate_wire::{AppendSome, CommandFields};
 
 /// Adds the read preference to a command that goes to a server of this type. `preference` is `None`
 /// for commands that are bound to their server.
 pub fn add_read_preference(
-    body: &mut RawDocumentBuf,
+    body: &mut impl CommandFields,
     topology: TopologyType,
     server: ServerType,
     preference: Option<&ReadPreference>,
 ) {
     let Some(argument) = read_preference_for_op_msg(topology, server, preference) else { return };
     // A command that brings its own keeps it: servers refuse a field that comes twice.
-    if find_field(body, "$readPreference").is_none() {
+    if !body.has("$readPreference") {
         body.append(cstr!("$readPreference"), document(&argument));
     }
 }

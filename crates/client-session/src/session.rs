@@ -7,7 +7,7 @@ use std::time::Duration;
 use bson::Timestamp;
 use bson::raw::{RawDocument, RawDocumentBuf, cstr};
 use quorate_protocol::{MonotonicTime, ReadPreference, ReadPreferenceMode, ServerAddress};
-use quorate_wire::{AppendSome, find_field};
+use quorate_wire::{AppendSome, CommandFields, find_field};
 
 use crate::labels::{
     Failure, TRANSIENT_TRANSACTION_ERROR, UNKNOWN_TRANSACTION_COMMIT_RESULT, is_transient,
@@ -208,7 +208,7 @@ impl SessionState {
     /// If the server cannot do what the session asks for.
     pub fn add_to(
         &mut self,
-        body: &mut RawDocumentBuf,
+        body: &mut impl CommandFields,
         usage: &SessionUse<'_>,
         take: impl FnOnce(Duration) -> Option<ServerSession>,
     ) -> Result<bool, SessionError> {
@@ -226,7 +226,7 @@ impl SessionState {
     /// Adds what the transaction's next command carries; whether it is the first.
     fn add_statement(
         &mut self,
-        body: &mut RawDocumentBuf,
+        body: &mut impl CommandFields,
         usage: &SessionUse<'_>,
         known: bool,
     ) -> Result<bool, TransactionError> {
@@ -253,12 +253,12 @@ impl SessionState {
     /// session wants to have seen.
     fn add_read_concern(
         &self,
-        body: &mut RawDocumentBuf,
+        body: &mut impl CommandFields,
         usage: &SessionUse<'_>,
     ) -> Result<(), SnapshotError> {
         let snapshot = self.snapshot.as_ref().filter(|_| !usage.continues_cursor);
         let nothing = snapshot.is_none() && usage.read_concern.is_none();
-        if nothing || is_set(body, "readConcern") {
+        if nothing || body.has("readConcern") {
             return Ok(());
         }
         if let Some(snapshot) = snapshot {
@@ -313,12 +313,12 @@ impl SessionState {
 /// Adds `lsid`, unless the command brings its own; whether it carries one then. `take` gives a server
 /// session where there is none.
 fn add_id(
-    body: &mut RawDocumentBuf,
+    body: &mut impl CommandFields,
     server: &mut Option<ServerSession>,
     usage: &SessionUse<'_>,
     take: impl FnOnce(Duration) -> Option<ServerSession>,
 ) -> bool {
-    if is_set(body, "lsid") {
+    if body.has("lsid") {
         return true;
     }
     let Some(lifetime) = usage.lifetime.filter(|_| usage.acknowledged) else { return false };
@@ -333,7 +333,7 @@ fn add_id(
 
 /// The operation's level, and the time that its session wants to have seen.
 fn append_read_concern(
-    body: &mut RawDocumentBuf,
+    body: &mut impl CommandFields,
     usage: &SessionUse<'_>,
     after: Option<Timestamp>,
 ) {
@@ -357,20 +357,15 @@ pub fn read_concern(level: Option<&str>, after: Option<Timestamp>) -> Option<Raw
 /// Adds to a command what the session asks for that its operation made for itself: such a session has
 /// no transaction and no snapshot, and its reads follow no earlier operation.
 pub(crate) fn add_own(
-    body: &mut RawDocumentBuf,
+    body: &mut impl CommandFields,
     server: &mut Option<ServerSession>,
     usage: &SessionUse<'_>,
     take: impl FnOnce(Duration) -> Option<ServerSession>,
 ) {
     add_id(body, server, usage, take);
-    if usage.role == Role::Statement && usage.read_concern.is_some() && !is_set(body, "readConcern")
-    {
+    if usage.role == Role::Statement && usage.read_concern.is_some() && !body.has("readConcern") {
         append_read_concern(body, usage, None);
     }
-}
-
-fn is_set(body: &RawDocument, name: &str) -> bool {
-    find_field(body, name).is_some()
 }
 
 /// Server sessions that no session uses: last in, first out.

@@ -18,7 +18,7 @@ use bson::raw::{RawDocument, RawDocumentBuf, cstr};
 use bson::{Timestamp, rawdoc};
 use quorate_connection_string::WriteAcknowledgement;
 use quorate_protocol::{ReadPreference, ReadPreferenceMode, ServerAddress};
-use quorate_wire::AppendSome;
+use quorate_wire::{AppendSome, CommandFields};
 
 use crate::WriteConcern;
 use crate::session::read_concern;
@@ -128,7 +128,7 @@ pub struct Statement {
 
 impl Statement {
     /// Adds the fields to a command.
-    pub fn append_to(&self, body: &mut RawDocumentBuf) {
+    pub fn append_to(&self, body: &mut impl CommandFields) {
         body.append_some(cstr!("readConcern"), self.read_concern.as_ref());
         body.append(cstr!("txnNumber"), self.number);
         if self.first {

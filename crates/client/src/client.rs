@@ -14,7 +14,7 @@ use quorate_client_session::SessionOptions;
 use quorate_connection_string::{ConnectionString, Seeds};
 use quorate_protocol::{Lock, ReadPreference, SplitMix64};
 use quorate_server_discovery::{TopologyDescription, TopologyId};
-use quorate_wire::{AppendSome, find_field};
+use quorate_wire::{AppendSome, CommandFields, find_field};
 use tokio::sync::broadcast;
 use tokio::time::timeout;
 
@@ -310,7 +310,7 @@ pub(crate) struct ClusterTime {
 
 impl ClusterTime {
     /// Adds it to a command, if one is known.
-    pub(crate) fn append_to(&self, body: &mut RawDocumentBuf) {
+    pub(crate) fn append_to(&self, body: &mut impl CommandFields) {
         body.append_some(cstr!("$clusterTime"), self.latest.load().as_deref());
     }
 

@@ -120,10 +120,12 @@ impl<'c> UnderWay<'c> {
         operation: &Operation<'_>,
         id: OperationId,
         connection: &PooledConnection<ServerEstablisher>,
-        body: &RawDocument,
         sequence: Option<(&CStr, &[RawDocumentBuf])>,
     ) -> Self {
-        let told = Told::begin(client, operation, id, connection, body, sequence);
+        let told = match client.has_listener() {
+            true => Told::begin(client, operation, id, connection, sequence),
+            false => None,
+        };
         client.discovery.counters().command_started();
         Self { client, told, deadline: operation.deadline, ended: false }
     }
@@ -163,18 +165,16 @@ struct Told {
 }
 
 impl Told {
-    /// Tells that a command is sent; `None` without a subscriber.
+    /// Tells that a command is sent. `None` if it is too long to be sent.
+    #[cold]
     fn begin(
         client: &Inner,
         operation: &Operation<'_>,
         operation_id: OperationId,
         connection: &PooledConnection<ServerEstablisher>,
-        body: &RawDocument,
         sequence: Option<(&CStr, &[RawDocumentBuf])>,
     ) -> Option<Self> {
-        if !client.has_listener() {
-            return None;
-        }
+        let body = connection.connection.composed().ok()?;
         let name = operation.name().to_owned();
         let command = told_command(&name, body, sequence);
         let event = CommandEvent {

@@ -16,17 +16,23 @@
 //! A future that is dropped leaves the connection Busy. Nothing ends that state, so the connection
 //! can only be closed: a half-read reply never reaches the next operation.
 
+use std::convert::Infallible;
+use std::future::{Future, poll_fn};
 use std::io;
+use std::mem::MaybeUninit;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::task::{Context, Poll, ready};
 
 use bson::raw::{CStr, RawDocument, RawDocumentBuf};
 use quorate_wire::{
-    Compressor, DecodeError, Decoder, EncodeError, MAX_MESSAGE_SIZE, MsgFlags, MsgWriter, OpMsg,
-    Payload, RequestId,
+    BodyWriter, Compressor, DecodeError, Decoder, EncodeError, MAX_MESSAGE_SIZE, MsgFlags,
+    MsgWriter, OpMsg, Payload, RequestId, body_around,
 };
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 
-/// The least room made before reading: several ordinary replies.
+/// What is read at once, at least: several ordinary replies. This room is on the stack, so that a connection that waits
+/// for its next reply keeps none.
 const READ_CHUNK: usize = 8 * 1024;
 
 /// The most room made at once, so that a peer's announced length alone takes no memory: it grows
@@ -71,7 +77,14 @@ enum State {
 pub struct Connection<S> {
     stream: S,
     decoder: Decoder,
+    /// The latest request.
     output: Vec<u8>,
+    /// Where its body ends.
+    body_end: usize,
+    /// How much of it the stream has taken.
+    sent: usize,
+    /// Whether all of it is on its way.
+    flushed: bool,
     next_request: i32,
     state: State,
     compressor: Option<Compressor>,
@@ -85,6 +98,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             stream,
             decoder: Decoder::new(),
             output: Vec::new(),
+            body_end: 0,
+            sent: 0,
+            flushed: true,
             next_request: 1,
             state: State::Idle,
             compressor: None,
@@ -139,7 +155,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     ) -> Result<(), ConnectionError> {
         request.flags = request.flags.with(MsgFlags::MORE_TO_COME);
         self.send(request).await?;
-        self.state = State::Idle;
+        self.end_unacknowledged();
         Ok(())
     }
 
@@ -162,24 +178,132 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         let _ = self.stream.shutdown().await;
     }
 
-    async fn send(&mut self, request: Request<'_>) -> Result<RequestId, ConnectionError> {
+    /// Writes the body of the next request, to which `add` appends. Nothing is sent, and the request before is
+    /// forgotten.
+    pub(crate) fn compose<E>(
+        &mut self,
+        command: &RawDocument,
+        add: impl FnOnce(&mut BodyWriter<'_>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let added = add(&mut BodyWriter::new(&mut self.output, command));
+        self.body_end = self.output.len();
+        added
+    }
+
+    /// The body of the latest request.
+    pub(crate) fn composed(&self) -> Result<&RawDocument, EncodeError> {
+        body_around(&self.output[..self.body_end.min(self.output.len())])
+    }
+
+    /// How long that body is.
+    pub(crate) fn composed_length(&self) -> usize {
+        self.composed().map_or(self.body_end, |body| body.as_bytes().len())
+    }
+
+    /// Whether [`composed`](Self::composed) can be asked for after the reply as well, if nothing is sent beside it.
+    pub(crate) fn keeps_composed(&self) -> bool {
+        self.compressor.is_none() && self.output.capacity() <= RETAINED_OUTPUT
+    }
+
+    /// Makes a request of what was composed, for [`poll_send`](Self::poll_send).
+    pub(crate) fn begin(
+        &mut self,
+        flags: MsgFlags,
+        sequences: &[(&CStr, &[RawDocumentBuf])],
+    ) -> Result<RequestId, ConnectionError> {
         if !self.is_usable() {
             return Err(ConnectionError::Unusable);
         }
         let id = RequestId(self.next_request);
-        self.output.clear();
-        let mut writer =
-            MsgWriter::new(&mut self.output, id, RequestId(0), request.flags, request.body)
-                .limit(self.max_message_size);
-        for (name, documents) in request.sequences {
+        let mut writer = MsgWriter::around(&mut self.output, id, RequestId(0), flags)
+            .limit(self.max_message_size);
+        for (name, documents) in sequences {
             writer = writer.sequence(name, documents.iter().map(|document| &**document));
         }
         writer.finish(self.compressor.as_mut())?;
         self.next_request = self.next_request.wrapping_add(1);
+        self.sent = 0;
+        self.flushed = false;
         self.state = State::Busy;
-        self.stream.write_all(&self.output).await?;
-        self.stream.flush().await?;
-        self.output.shrink_to(RETAINED_OUTPUT);
+        Ok(id)
+    }
+
+    /// Sends what was begun.
+    pub(crate) fn poll_send(
+        &mut self,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<(), ConnectionError>> {
+        while self.sent < self.output.len() {
+            let rest = &self.output[self.sent..];
+            match ready!(Pin::new(&mut self.stream).poll_write(context, rest))? {
+                0 => return Poll::Ready(Err(io::Error::from(io::ErrorKind::WriteZero).into())),
+                count => self.sent += count,
+            }
+        }
+        // A stream that encrypts may hold some of it back.
+        ready!(Pin::new(&mut self.stream).poll_flush(context))?;
+        self.flushed = true;
+        Poll::Ready(Ok(()))
+    }
+
+    /// Sends what was begun, and reads until a whole message is here: see [`take_reply`](Self::take_reply).
+    pub(crate) fn poll_round_trip(
+        &mut self,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<(), ConnectionError>> {
+        if !self.flushed {
+            ready!(self.poll_send(context))?;
+        }
+        self.poll_fill(context)
+    }
+
+    /// What was sent wants no reply.
+    pub(crate) fn end_unacknowledged(&mut self) {
+        self.state = State::Idle;
+        self.shrink();
+    }
+
+    /// Keeps no more memory than most requests need.
+    fn shrink(&mut self) {
+        if self.output.capacity() > RETAINED_OUTPUT {
+            self.output = Vec::new();
+        }
+    }
+
+    /// Reads until a whole message is here.
+    fn poll_fill(&mut self, context: &mut Context<'_>) -> Poll<Result<(), ConnectionError>> {
+        debug_assert_eq!(self.state, State::Busy);
+        loop {
+            let missing = self.decoder.missing()?;
+            if missing == 0 {
+                return Poll::Ready(Ok(()));
+            }
+            let inside_a_message = self.decoder.has_input();
+            let read = match missing {
+                0..=READ_CHUNK => {
+                    let mut space = [const { MaybeUninit::uninit() }; READ_CHUNK];
+                    let mut piece = ReadBuf::uninit(&mut space);
+                    ready!(Pin::new(&mut self.stream).poll_read(context, &mut piece))?;
+                    self.decoder.feed(piece.filled());
+                    piece.filled().len()
+                }
+                _ => {
+                    let input = self.decoder.input();
+                    input.reserve(missing.min(MAX_READ_CHUNK));
+                    // The future has no state besides its buffer: a new one goes on where the last has stopped.
+                    ready!(pin!(self.stream.read_buf(input)).poll(context))?
+                }
+            };
+            if read == 0 {
+                return Poll::Ready(Err(ConnectionError::Closed { inside_a_message }));
+            }
+        }
+    }
+
+    async fn send(&mut self, request: Request<'_>) -> Result<RequestId, ConnectionError> {
+        let Ok(()) = self.compose(request.body, |_| Ok::<_, Infallible>(()));
+        let id = self.begin(request.flags, request.sequences)?;
+        poll_fn(|context| self.poll_send(context)).await?;
         Ok(id)
     }
 
@@ -188,19 +312,17 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         request: RequestId,
         several: bool,
     ) -> Result<OpMsg<'_>, ConnectionError> {
-        debug_assert_eq!(self.state, State::Busy);
-        loop {
-            let missing = self.decoder.missing()?;
-            if missing == 0 {
-                break;
-            }
-            let input = self.decoder.input();
-            let before = input.len();
-            input.reserve(missing.clamp(READ_CHUNK, MAX_READ_CHUNK));
-            if self.stream.read_buf(input).await? == 0 {
-                return Err(ConnectionError::Closed { inside_a_message: before > 0 });
-            }
-        }
+        poll_fn(|context| self.poll_fill(context)).await?;
+        self.take_reply(request, several)
+    }
+
+    /// The reply that was read.
+    pub(crate) fn take_reply(
+        &mut self,
+        request: RequestId,
+        several: bool,
+    ) -> Result<OpMsg<'_>, ConnectionError> {
+        self.shrink();
         let Some(message) = self.decoder.next_message()? else {
             return Err(ConnectionError::Unusable);
         };

@@ -119,31 +119,54 @@ impl View {
     pub(crate) fn description(&self) -> &Arc<TopologyDescription> {
         &self.description
     }
+
+    /// The only server that takes writes, if there is one.
+    pub(crate) fn writable(&self) -> Option<&ServerDescription> {
+        self.writable.as_ref().map(|(server, _)| &**server)
+    }
 }
 
 /// The server that an attempt goes to. Holds no more than the view if that is the one of most
 /// operations: every count of references is shared by all callers.
 pub(crate) struct Selected {
     view: Arc<View>,
-    other: Option<Usable>,
+    way: Way,
+}
+
+/// How operations reach a server.
+pub(crate) enum Way {
+    /// It is the one of the view that takes writes.
+    Writable,
+    /// Another one.
+    Other(Arc<ServerDescription>, Arc<ServerHandle>),
 }
 
 impl Selected {
+    /// A server of this view.
+    pub(crate) fn new(view: Arc<View>, way: Way) -> Self {
+        Self { view, way }
+    }
+
     pub(crate) fn description(&self) -> &TopologyDescription {
         &self.view.description
     }
 
     pub(crate) fn server(&self) -> &ServerDescription {
-        &self.usable().0
+        match &self.way {
+            Way::Writable => &self.writable().0,
+            Way::Other(server, _) => server,
+        }
     }
 
     pub(crate) fn handle(&self) -> &ServerHandle {
-        &self.usable().1
+        match &self.way {
+            Way::Writable => &self.writable().1,
+            Way::Other(_, handle) => handle,
+        }
     }
 
-    fn usable(&self) -> &Usable {
-        let usable = self.other.as_ref().or(self.view.writable.as_ref());
-        usable.expect("a server of the view was selected, or another one")
+    fn writable(&self) -> &Usable {
+        self.view.writable.as_ref().expect("the way leads to the server that takes writes")
     }
 }
 
@@ -364,18 +387,12 @@ impl Discovery {
         self.published.load_full()
     }
 
-    /// A server of a view, if it can be used.
-    pub(crate) fn selected(
-        &self,
-        view: &Arc<View>,
-        server: &Arc<ServerDescription>,
-    ) -> Option<Selected> {
-        let most = view.writable.as_ref().is_some_and(|(known, _)| Arc::ptr_eq(known, server));
-        let other = match most {
-            true => None,
-            false => Some((Arc::clone(server), self.server(server.address())?)),
-        };
-        Some(Selected { view: Arc::clone(view), other })
+    /// How operations reach a server of a view; `None` if it cannot be used.
+    pub(crate) fn way_to(&self, view: &View, server: &Arc<ServerDescription>) -> Option<Way> {
+        match view.writable.as_ref().is_some_and(|(known, _)| Arc::ptr_eq(known, server)) {
+            true => Some(Way::Writable),
+            false => Some(Way::Other(Arc::clone(server), self.server(server.address())?)),
+        }
     }
 
     /// Makes a description the one that operations see. The pools of its servers are open.
@@ -671,6 +688,11 @@ struct ClientPoolWatcher {
 impl PoolWatcher for ClientPoolWatcher {
     fn count(&self, kind: &PoolEventKind) {
         self.counted.on_pool_event(kind);
+    }
+
+    fn count_at_once(&self) -> bool {
+        self.counted.check_out_at_once();
+        self.listens()
     }
 
     fn listens(&self) -> bool {

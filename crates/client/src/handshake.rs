@@ -12,8 +12,9 @@ use quorate_authentication::Attempt;
 use quorate_protocol::{HelloCommand, HelloReply, ServerAddress};
 use quorate_server_discovery::{ApplicationError, HandshakeProgress};
 use quorate_wire::{
-    AppendSome, CommandError, CompressorId, ConnectionLimits, FieldError, FirstHello, HelloError,
-    KnownMembers, command_error, later_hello, parse_handshake_of, parse_hello_of,
+    AppendSome, CommandError, CommandFields, CompressorId, ConnectionLimits, FieldError,
+    FirstHello, HelloError, KnownMembers, command_error, later_hello, parse_handshake_of,
+    parse_hello_of,
 };
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::timeout;
@@ -43,7 +44,7 @@ pub struct ServerApi {
 
 impl ServerApi {
     /// Adds the declaration to a command.
-    pub fn append_to(&self, command: &mut RawDocumentBuf) {
+    pub fn append_to(&self, command: &mut impl CommandFields) {
         command.append(cstr!("apiVersion"), self.version.as_str());
         command.append_some(cstr!("apiStrict"), self.strict);
         command.append_some(cstr!("apiDeprecationErrors"), self.deprecation_errors);

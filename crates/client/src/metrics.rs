@@ -95,6 +95,11 @@ pub(crate) struct ServerCounters {
 }
 
 impl ServerCounters {
+    /// A connection was checked out without a wait.
+    pub(crate) fn check_out_at_once(&self) {
+        self.check_outs.add(1);
+    }
+
     pub(crate) fn on_pool_event(&self, event: &PoolEventKind) {
         match event {
             PoolEventKind::ConnectionCreated { .. } => self.connections_created.add(1),

@@ -6,6 +6,8 @@
 //! [`OperationLoop`].
 
 use std::borrow::Cow;
+use std::convert::Infallible;
+use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,13 +22,13 @@ use quorate_protocol::{Lock, MonotonicTime, ReadPreference, ServerAddress};
 use quorate_server_discovery::{
     ApplicationError, HandshakeProgress, Input, ServerType, TopologyDescription, TopologyType,
 };
-use quorate_wire::{CommandError, command_error, find_field};
+use quorate_wire::{BodyWriter, CommandError, CommandFields, MsgFlags, command_error, find_field};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tracing::Instrument;
 
 use crate::client::Inner;
 use crate::command_event::{OperationId, UnderWay};
-use crate::connection::{ConnectionError, Request};
+use crate::connection::ConnectionError;
 use crate::discovery::Selected;
 use crate::error::{Error, ErrorKind};
 use crate::establish::ServerEstablisher;
@@ -34,6 +36,7 @@ use crate::handshake::{ConnectionFacts, EstablishError};
 use crate::logging;
 use crate::pool::{CheckOutError, PooledConnection};
 use crate::reauthentication::wants_login;
+use crate::selection::Chosen;
 use crate::session::{Session, SessionInUse};
 
 pub(crate) use quorate_client_session::{Purpose, Retry, Role};
@@ -261,7 +264,14 @@ impl Inner {
             next = match next {
                 Next::Select => {
                     let pinned = session.pinned(operation.role);
-                    match self.select(operation, id, attempts.deprioritized(), pinned).await {
+                    let deprioritized = attempts.deprioritized();
+                    let choice = match self.select_at_once(operation, id, deprioritized, pinned) {
+                        Ok(Chosen::Server(selected)) => Ok(selected),
+                        // Rare, and large: no other operation carries its future.
+                        Ok(Chosen::None(choice)) => Box::pin(choice.wait(deprioritized)).await,
+                        Err(error) => Err(error),
+                    };
+                    match choice {
                         Ok(selected) => {
                             let server = self.as_target(&selected);
                             let next = session.selected(&mut attempts, server);
@@ -287,7 +297,7 @@ impl Inner {
                     }
                 }
                 Next::Wait(pause) => {
-                    sleep(pause).await;
+                    Box::pin(sleep(pause)).await;
                     attempts.waited()
                 }
                 Next::Fail(error) => return Err(error),
@@ -324,40 +334,42 @@ impl Inner {
     ) -> Result<Reply, Error> {
         let Attempt { operation, id, selected } = attempt;
         let _running = selected.handle().begin_operation();
+        let pool = selected.handle().pool();
         let mut connection = match operation.pin.and_then(ConnectionPin::take) {
             Some(pinned) => pinned,
-            None => {
-                selected.handle().pool().check_out().await.map_err(|e| self.no_connection(e))?
-            }
+            None => match pool.check_out_idle() {
+                Some(idle) => idle,
+                // Rare, and large: no other operation carries its future.
+                None => Box::pin(pool.check_out()).await.map_err(|e| self.no_connection(e))?,
+            },
         };
-        let body = self.compose(attempt, connection.since(), session, attempts)?;
+        self.compose(attempt, &mut connection, session, attempts)?;
         let sequence = match operation.sequence {
             Some((name, documents)) => {
                 let count = match *sent {
                     Some(sent) => sent,
-                    None => fitting(documents, &connection.facts, &body)?,
+                    None => {
+                        let body = connection.connection.composed_length();
+                        fitting(documents, &connection.facts, body)?
+                    }
                 };
                 *sent = Some(count);
                 Some((name, &documents[..count]))
             }
             None => None,
         };
-        let under_way = UnderWay::begin(self, operation, id, &connection, &body, sequence);
+        let under_way = UnderWay::begin(self, operation, id, &connection, sequence);
+        let may_repeat = self.options.credential.is_some();
+        let stays = sequence.is_none() && connection.connection.keeps_composed();
+        let kept = match may_repeat && !stays {
+            true => connection.connection.composed().ok().map(ToOwned::to_owned),
+            false => None,
+        };
         let exchanging = session.begin_exchange();
-        let mut outcome = self.exchange(operation, &mut connection, &body, sequence).await;
-        if self.options.credential.is_some()
-            && outcome.as_ref().is_ok_and(|reply| wants_login(reply))
-        {
+        let mut outcome = self.exchange(operation, &mut connection, sequence).await;
+        if may_repeat && outcome.as_ref().is_ok_and(|reply| wants_login(reply)) {
             // Rare, and large: no other operation carries its future.
-            let again = Box::pin(async {
-                match self.log_in_again(&mut connection).await {
-                    Ok(true) => {
-                        Some(self.exchange(operation, &mut connection, &body, sequence).await)
-                    }
-                    Ok(false) => None,
-                    Err(kind) => Some(Err(Box::new(kind))),
-                }
-            });
+            let again = Box::pin(self.exchange_again(operation, &mut connection, kept, sequence));
             outcome = again.await.unwrap_or(outcome);
         }
         exchanging.ended();
@@ -390,16 +402,32 @@ impl Inner {
     fn compose(
         &self,
         attempt: Attempt<'_>,
+        connection: &mut PooledConnection<ServerEstablisher>,
+        session: &mut SessionInUse<'_>,
+        attempts: &mut OperationLoop<Error>,
+    ) -> Result<(), Error> {
+        let Attempt { operation, selected, .. } = attempt;
+        let now = connection.since();
+        let command = match operation.role {
+            Role::Ending => Cow::Owned(session.ending(operation.deadline.is_some())),
+            Role::Statement | Role::Beside => Cow::Borrowed(&*operation.body),
+        };
+        connection.connection.compose(&command, |body| {
+            self.add_fields(operation, selected, now, session, attempts, body)
+        })
+    }
+
+    /// What every command carries.
+    fn add_fields(
+        &self,
+        operation: &Operation<'_>,
+        selected: &Selected,
         now: MonotonicTime,
         session: &mut SessionInUse<'_>,
         attempts: &mut OperationLoop<Error>,
-    ) -> Result<RawDocumentBuf, Error> {
-        let Attempt { operation, selected, .. } = attempt;
+        body: &mut BodyWriter<'_>,
+    ) -> Result<(), Error> {
         let topology_type = selected.description().topology_type();
-        let mut body = match operation.role {
-            Role::Ending => session.ending(operation.deadline.is_some()),
-            Role::Statement | Role::Beside => roomy(&operation.body),
-        };
         let usage = SessionUse {
             role: operation.role,
             acknowledged: operation.acknowledged,
@@ -411,8 +439,8 @@ impl Inner {
             read_concern: operation.read_concern,
             continues_cursor: matches!(operation.target, Target::Server(_)),
         };
-        session.add_to(attempts, &mut body, &usage, &self.sessions)?;
-        self.cluster_time.append_to(&mut body);
+        session.add_to(attempts, body, &usage, &self.sessions)?;
+        self.cluster_time.append_to(body);
         let preference = match &operation.target {
             Target::Write => None,
             Target::Read(preference) | Target::WritingPipeline(preference) => {
@@ -422,19 +450,19 @@ impl Inner {
         };
         if let Some(preference) = preference {
             let server_type = selected.server().server_type();
-            add_read_preference(&mut body, topology_type, server_type, preference);
+            add_read_preference(body, topology_type, server_type, preference);
         }
         if let Some(deadline) = operation.deadline.filter(|_| operation.tells_deadline)
-            && find_field(&body, "maxTimeMS").is_none()
+            && !body.has("maxTimeMS")
         {
             let millis = deadline.max_time_ms(selected.server().min_round_trip_time())?;
             body.append(cstr!("maxTimeMS"), millis);
         }
         if let Some(api) = &self.options.server_api {
-            api.append_to(&mut body);
+            api.append_to(body);
         }
         body.append(cstr!("$db"), operation.database);
-        Ok(body)
+        Ok(())
     }
 
     /// Reads what a reply says went wrong, and tells discovery.
@@ -467,24 +495,30 @@ impl Inner {
         }
     }
 
-    /// Sends the command and reads the reply. What went wrong is boxed: it is far larger than a reply.
+    /// Sends the command that was composed and reads the reply. What went wrong is boxed: it is far larger than a
+    /// reply.
     async fn exchange(
         &self,
         operation: &Operation<'_>,
         connection: &mut PooledConnection<ServerEstablisher>,
-        body: &RawDocument,
         sequence: Option<(&CStr, &[RawDocumentBuf])>,
     ) -> Result<RawDocumentBuf, Box<ErrorKind>> {
-        let sequences: &[_] = sequence.as_slice();
-        let request = Request { sequences, ..Request::new(body) };
-        let work = connection.run(async |server| {
-            if operation.acknowledged {
-                let reply = server.connection.round_trip(request).await?;
-                Ok(reply.body().to_owned())
-            } else {
-                server.connection.send_unacknowledged(request).await?;
-                Ok::<_, ConnectionError>(rawdoc! { "ok": 1 })
-            }
+        let flags = match operation.acknowledged {
+            true => MsgFlags::NONE,
+            false => MsgFlags::MORE_TO_COME,
+        };
+        let request = match connection.connection.begin(flags, sequence.as_slice()) {
+            Ok(request) => request,
+            Err(error) => return Err(failed_exchange(connection, error)),
+        };
+        let mut waits = false;
+        let work = poll_fn(|context| {
+            connection.poll_run(&mut waits, context, |server, context| {
+                match operation.acknowledged {
+                    true => server.connection.poll_round_trip(context),
+                    false => server.connection.poll_send(context),
+                }
+            })
         });
         let outcome = match self.options.socket_timeout {
             None => work.await,
@@ -496,15 +530,42 @@ impl Inner {
                 }
             },
         };
-        let kind = match outcome {
-            Ok(Ok(reply)) => return Ok(reply),
-            Err(interrupted) => ErrorKind::Interrupted(interrupted),
-            Ok(Err(ConnectionError::Encode(error))) => ErrorKind::BadCommand(error.to_string()),
-            Ok(Err(cause)) => {
-                ErrorKind::Connection { address: connection.address().clone(), cause }
+        let result = match outcome {
+            Ok(Ok(())) if operation.acknowledged => {
+                let reply = connection.connection.take_reply(request, false);
+                reply.map(|reply| reply.body().to_owned())
             }
+            Ok(Ok(())) => {
+                connection.connection.end_unacknowledged();
+                Ok(rawdoc! { "ok": 1 })
+            }
+            Ok(Err(error)) => Err(error),
+            Err(interrupted) => return Err(Box::new(ErrorKind::Interrupted(interrupted))),
         };
-        Err(Box::new(kind))
+        result.map_err(|error| failed_exchange(connection, error))
+    }
+
+    /// The same once more, after another login. `None` if there is no credential.
+    async fn exchange_again(
+        &self,
+        operation: &Operation<'_>,
+        connection: &mut PooledConnection<ServerEstablisher>,
+        kept: Option<RawDocumentBuf>,
+        sequence: Option<(&CStr, &[RawDocumentBuf])>,
+    ) -> Option<Result<RawDocumentBuf, Box<ErrorKind>>> {
+        // Logging in uses the same connection.
+        let body = match kept {
+            Some(body) => body,
+            None => connection.connection.composed().ok()?.to_owned(),
+        };
+        match self.log_in_again(connection).await {
+            Ok(true) => {
+                let Ok(()) = connection.connection.compose(&body, |_| Ok::<_, Infallible>(()));
+                Some(self.exchange(operation, connection, sequence).await)
+            }
+            Ok(false) => None,
+            Err(kind) => Some(Err(Box::new(kind))),
+        }
     }
 
     fn learn(&self, session: &SessionInUse<'_>, reply: &RawDocument) {
@@ -571,24 +632,26 @@ fn session_lifetime(description: &TopologyDescription) -> Option<Duration> {
     Some(Duration::from_secs(minutes.saturating_mul(60)))
 }
 
-/// The usual size of the added fields: session, cluster time, read preference, `$db`.
-const ADDED_BYTES: usize = 256;
-
-/// A copy of a command with room for the added fields, so that appending does not reallocate.
-fn roomy(body: &RawDocument) -> RawDocumentBuf {
-    let mut bytes = Vec::with_capacity(body.as_bytes().len() + ADDED_BYTES);
-    bytes.extend_from_slice(body.as_bytes());
-    RawDocumentBuf::from_bytes(bytes).unwrap_or_else(|_| body.to_owned())
+/// What an exchange that failed on this connection means.
+#[cold]
+fn failed_exchange(
+    connection: &PooledConnection<ServerEstablisher>,
+    error: ConnectionError,
+) -> Box<ErrorKind> {
+    Box::new(match error {
+        ConnectionError::Encode(error) => ErrorKind::BadCommand(error.to_string()),
+        cause => ErrorKind::Connection { address: connection.address().clone(), cause },
+    })
 }
 
-/// How many documents of a sequence go into one message on this connection: at least one, or none
-/// if there are none.
+/// How many documents of a sequence go beside a body of this length into one message on this connection: at least one,
+/// or none if there are none.
 fn fitting(
     documents: &[RawDocumentBuf],
     facts: &ConnectionFacts,
-    body: &RawDocument,
+    body: usize,
 ) -> Result<usize, Error> {
-    let room = facts.limits.max_message_size.saturating_sub(MESSAGE_MARGIN + body.as_bytes().len());
+    let room = facts.limits.max_message_size.saturating_sub(MESSAGE_MARGIN + body);
     let mut bytes = 0;
     let mut count = 0;
     for document in documents.iter().take(facts.limits.max_write_batch_size.max(1)) {
@@ -629,15 +692,15 @@ mod tests {
 
     #[test]
     fn a_message_holds_what_the_connection_allows() {
-        let body = rawdoc! { "insert": "c" };
+        let body = rawdoc! { "insert": "c" }.as_bytes().len();
         let documents = vec![rawdoc! { "a": "x".repeat(1000) }; 10];
-        assert_eq!(fitting(&documents, &facts(1 << 20, 7), &body).unwrap(), 7);
-        assert_eq!(fitting(&documents, &facts(1 << 20, 100), &body).unwrap(), 10);
+        assert_eq!(fitting(&documents, &facts(1 << 20, 7), body).unwrap(), 7);
+        assert_eq!(fitting(&documents, &facts(1 << 20, 100), body).unwrap(), 10);
         let small = facts(MESSAGE_MARGIN + 3500, 100);
-        assert_eq!(fitting(&documents, &small, &body).unwrap(), 3);
-        assert_eq!(fitting(&[], &small, &body).unwrap(), 0);
+        assert_eq!(fitting(&documents, &small, body).unwrap(), 3);
+        assert_eq!(fitting(&[], &small, body).unwrap(), 0);
         let tiny = facts(MESSAGE_MARGIN + 500, 100);
-        let error = fitting(&documents, &tiny, &body).unwrap_err();
+        let error = fitting(&documents, &tiny, body).unwrap_err();
         assert!(error.to_string().contains("does not fit"), "{error}");
     }
 

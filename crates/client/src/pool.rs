@@ -6,19 +6,17 @@
 //! implements [`Establish`].
 
 mod event;
+mod interrupt;
 mod machine;
 mod options;
 
 use std::collections::HashMap;
 use std::fmt;
 use std::future::Future;
-use std::future::poll_fn;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::ops::{Deref, DerefMut};
-use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Poll, Waker};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use quorate_protocol::{Lock, MonotonicTime, ObjectId, ServerAddress};
@@ -30,6 +28,7 @@ use tokio::time::{Instant, timeout};
 use crate::clock::{Clock, wake_at_deadlines};
 
 pub use event::{CheckOutFailureReason, CloseReason, ConnectionId, PoolEvent, PoolEventKind};
+use interrupt::Interrupt;
 use machine::{Output, PoolMachine, Refusal, Ticket};
 pub use options::{
     DEFAULT_MAINTENANCE_INTERVAL, DEFAULT_MAX_CONNECTING, DEFAULT_MAX_POOL_SIZE, PoolOptions,
@@ -45,6 +44,11 @@ pub type PoolEventListener = Arc<dyn Fn(PoolEvent) + Send + Sync>;
 pub(crate) trait PoolWatcher: Send + Sync {
     /// Every event.
     fn count(&self, _kind: &PoolEventKind) {}
+
+    /// Counts a check-out that did not wait. Whether its events are to be told.
+    fn count_at_once(&self) -> bool {
+        true
+    }
 
     /// Whether the event that was counted last is to be told.
     fn listens(&self) -> bool {
@@ -288,6 +292,13 @@ impl<E: Establish> Pool<E> {
         }
     }
 
+    /// The connection that [`check_out`](Self::check_out) would give at once, if one is idle and there is nothing else to do.
+    /// `None` changes nothing.
+    pub(crate) fn check_out_idle(&self) -> Option<PooledConnection<E>> {
+        let now = self.shared.clock.now();
+        self.shared.idle(&mut self.shared.inner.lock(), now)
+    }
+
     /// A connection for the caller alone, which goes back when it is dropped.
     ///
     /// # Errors
@@ -408,14 +419,8 @@ impl<E: Establish> Shared<E> {
     fn act_for_caller(self: &Arc<Self>) -> Entry<E> {
         let now = self.clock.now();
         let mut inner = self.inner.lock();
-        if let Some(id) = inner.machine.check_out_at_once(now) {
-            // Told first: a listener that panics must not find a connection that is to be checked in.
-            self.emit(&inner, PoolEventKind::CheckOutStarted);
-            let duration = Duration::ZERO;
-            self.emit(&inner, PoolEventKind::CheckedOut { connection: id, duration });
-            if let Some(pooled) = self.take_idle(&mut inner, id) {
-                return Entry::Answered(Ok(pooled));
-            }
+        if let Some(pooled) = self.idle(&mut inner, now) {
+            return Entry::Answered(Ok(pooled));
         }
         let own = inner.machine.check_out(now);
         let mut aftermath = self.drain(&mut inner);
@@ -432,13 +437,34 @@ impl<E: Establish> Shared<E> {
         entry
     }
 
+    /// An idle connection, if there is nothing else to do.
+    fn idle(
+        self: &Arc<Self>,
+        inner: &mut Inner<E>,
+        now: MonotonicTime,
+    ) -> Option<PooledConnection<E>> {
+        let id = inner.machine.check_out_at_once(now)?;
+        if self.watcher.count_at_once() {
+            // Told first: a listener that panics must not find a connection that is to be checked in.
+            self.tell(inner, PoolEventKind::CheckOutStarted);
+            let duration = Duration::ZERO;
+            self.tell(inner, PoolEventKind::CheckedOut { connection: id, duration });
+        }
+        self.take_idle(inner, id)
+    }
+
     fn emit(&self, inner: &Inner<E>, kind: PoolEventKind) {
         self.watcher.count(&kind);
         if self.watcher.listens() {
-            let failed = inner.failure.as_ref().filter(|_| kind.is_failure());
-            let error = failed.map(ToString::to_string);
-            self.watcher.tell(PoolEvent { address: self.address.clone(), kind, error });
+            self.tell(inner, kind);
         }
+    }
+
+    #[cold]
+    fn tell(&self, inner: &Inner<E>, kind: PoolEventKind) {
+        let failed = inner.failure.as_ref().filter(|_| kind.is_failure());
+        let error = failed.map(ToString::to_string);
+        self.watcher.tell(PoolEvent { address: self.address.clone(), kind, error });
     }
 
     fn drain(self: &Arc<Self>, inner: &mut Inner<E>) -> Aftermath<E> {
@@ -558,54 +584,6 @@ async fn establish<E: Establish>(
     }
 }
 
-/// Tells an operation that its connection is to be given up.
-#[derive(Debug, Default)]
-struct Interrupt {
-    fired: AtomicBool,
-    /// The task that waits on the connection.
-    waiting: Lock<Option<Waker>>,
-}
-
-impl Interrupt {
-    fn fire(&self) {
-        self.fired.store(true, Ordering::SeqCst);
-        if let Some(waker) = self.waiting.lock().take() {
-            waker.wake();
-        }
-    }
-
-    fn has_fired(&self) -> bool {
-        self.fired.load(Ordering::SeqCst)
-    }
-
-    /// The output of `work`, or `None` if the signal comes first.
-    async fn unless_fired<T>(&self, work: impl Future<Output = T>) -> Option<T> {
-        let mut work = pin!(work);
-        let mut waits = false;
-        let output = poll_fn(|context| {
-            if self.has_fired() {
-                return Poll::Ready(None);
-            }
-            if let Poll::Ready(output) = work.as_mut().poll(context) {
-                return Poll::Ready(Some(output));
-            }
-            waits = true;
-            self.waiting
-                .lock()
-                .get_or_insert_with(|| context.waker().clone())
-                .clone_from(context.waker());
-            // Looked at again once it can be heard, so that no signal falls in between.
-            if self.has_fired() { Poll::Ready(None) } else { Poll::Pending }
-        })
-        .await;
-        if waits {
-            // A connection that is idle keeps no task.
-            self.waiting.lock().take();
-        }
-        output
-    }
-}
-
 /// A connection that is checked out. Dropping it checks it in; if it was left in the middle of an
 /// operation, it is closed.
 pub struct PooledConnection<E: Establish> {
@@ -663,6 +641,22 @@ impl<E: Establish> PooledConnection<E> {
             None => None,
         };
         result.ok_or_else(|| Interrupted { address: self.shared.address.clone() })
+    }
+
+    /// As [`run`](Self::run), one poll at a time. `waits` is false before the first.
+    pub(crate) fn poll_run<T>(
+        &mut self,
+        waits: &mut bool,
+        context: &mut Context<'_>,
+        work: impl FnOnce(&mut E::Connection, &mut Context<'_>) -> Poll<T>,
+    ) -> Poll<Result<T, Interrupted>> {
+        let result = match self.held.as_deref_mut() {
+            Some(Held { connection, interrupt, .. }) => {
+                ready!(interrupt.poll(waits, context, |context| work(connection, context)))
+            }
+            None => None,
+        };
+        Poll::Ready(result.ok_or_else(|| Interrupted { address: self.shared.address.clone() }))
     }
 }
 

@@ -19,10 +19,10 @@ use quorate_test_support::{CountingAllocator, FakeServer};
 use quorate_wire::{KnownMembers, parse_hello_of};
 
 /// Allocations and reallocations of one `run_command` of `ping`.
-const MOST_FOR_PING: u64 = 2;
+const MOST_FOR_PING: u64 = 1;
 
 /// The same of one `find_one`.
-const MOST_FOR_FIND_ONE: u64 = 22;
+const MOST_FOR_FIND_ONE: u64 = 21;
 
 /// How many operations are averaged, after as many that warm the pool up.
 const ROUNDS: u64 = 200;

@@ -50,6 +50,39 @@ async fn a_login_that_has_run_out_is_made_again_and_the_command_repeated() {
     soon(client.close()).await;
 }
 
+/// The repeated command is what was sent before, however large it was and whatever was sent beside it.
+#[tokio::test]
+async fn a_large_write_is_repeated_whole_after_another_login() {
+    const DOCUMENTS: i32 = 3;
+    let server = FakeServer::start().await.unwrap();
+    server.set_reply("authenticate", rawdoc! {});
+    server.set_reply("insert", rawdoc! { "ok": 1, "n": DOCUMENTS });
+    server.set_reply("create", rawdoc! {});
+    let client = client_with_login(&server);
+    soon(client.run_command("admin", &rawdoc! { "ping": 1 })).await.unwrap();
+    server.set_fail_point(fail_once("insert", 391));
+    let documents = (0..DOCUMENTS).map(|id| rawdoc! { "_id": id, "text": "x".repeat(1 << 20) });
+    let orders = client.collection("shop", "orders");
+    soon(async { orders.insert_many(documents).await }).await.unwrap();
+    server.set_fail_point(fail_once("create", 391));
+    let create = rawdoc! { "create": "orders", "comment": "x".repeat(3 << 20) };
+    soon(client.run_command("shop", &create)).await.unwrap();
+    let expected = [
+        "authenticate", "ping", "insert", "authenticate", "insert", "create", "authenticate",
+        "create",
+    ];
+    assert_eq!(server.command_names(), expected);
+    for name in ["insert", "create"] {
+        let commands = server.commands();
+        let mut sent = commands.iter().filter(|command| matches!(command.get(name), Ok(Some(_))));
+        let (first, second) = (sent.next().unwrap(), sent.next().unwrap());
+        assert!(first.as_bytes().len() > 3 << 20);
+        assert_eq!(first, second);
+    }
+    assert_eq!(client.pools()[0].1.total, 1);
+    soon(client.close()).await;
+}
+
 #[tokio::test]
 async fn a_login_that_is_refused_again_is_told_and_its_connection_closed() {
     let server = FakeServer::start().await.unwrap();

@@ -111,6 +111,10 @@ impl Decoder {
         if let Some(error) = &self.failed {
             return Err(error.clone());
         }
+        // Where one reply is read after the other, each begins with nothing.
+        if !self.has_input() {
+            return Ok(HEADER_LENGTH);
+        }
         Ok(match self.peek_header()? {
             None => HEADER_LENGTH - (self.buffer.len() - self.consumed),
             Some(header) => header.message_length.saturating_sub(self.buffer.len() - self.consumed),
@@ -172,12 +176,17 @@ impl Decoder {
         if self.consumed == 0 {
             return;
         }
-        self.buffer.drain(..self.consumed);
+        match self.has_input() {
+            true => drop(self.buffer.drain(..self.consumed)),
+            false => self.buffer.clear(),
+        }
         self.consumed = 0;
         // Of the messages that were lent out none is in use any more.
         self.decompressed.clear();
-        self.decompressed.shrink_to(RETAINED_SCRATCH);
-        if self.buffer.len() <= RETAINED_BUFFER {
+        if self.decompressed.capacity() > RETAINED_SCRATCH {
+            self.decompressed.shrink_to(RETAINED_SCRATCH);
+        }
+        if self.buffer.capacity() > RETAINED_BUFFER && self.buffer.len() <= RETAINED_BUFFER {
             self.buffer.shrink_to(RETAINED_BUFFER);
         }
     }

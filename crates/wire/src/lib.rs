@@ -10,6 +10,7 @@
 #[macro_use]
 mod header;
 
+mod body_writer;
 mod command_error;
 mod compression;
 mod conversions;
@@ -27,6 +28,7 @@ mod raw_fields;
 mod raw_writer;
 pub mod replica_set;
 
+pub use body_writer::{BodyWriter, CommandFields};
 pub use command_error::command_error;
 pub use compression::{CompressionError, Compressor, CompressorId, is_compressible};
 pub use conversions::{
@@ -47,7 +49,7 @@ pub use hello::{
 pub use hello_request::{FirstHello, later_hello};
 pub use op_msg::{
     DocumentSequence, Documents, MAX_DOCUMENT_SEQUENCES, MAX_SEQUENCE_DOCUMENTS, MsgFlags,
-    MsgWriter, OpMsg,
+    MsgWriter, OpMsg, body_around,
 };
 pub use op_query::{OpQuery, QueryFlags};
 pub use op_reply::{OpReply, ReplyFlags};

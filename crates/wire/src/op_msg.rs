@@ -22,7 +22,7 @@ const BODY: u8 = 0;
 const SEQUENCE: u8 = 1;
 const CHECKSUM_LENGTH: usize = 4;
 /// The header, the flags, and the byte that says a body follows.
-const BODY_OFFSET: usize = HEADER_LENGTH + 4 + 1;
+pub(crate) const BODY_OFFSET: usize = HEADER_LENGTH + 4 + 1;
 
 flags! {
     /// The flag bits of an `OP_MSG`. The low half must be understood, the high half may be ignored.
@@ -273,6 +273,17 @@ fn verify_checksum(
     if sent == computed { Ok(()) } else { Err(DecodeError::ChecksumMismatch { sent, computed }) }
 }
 
+/// The body that a [`BodyWriter`](crate::BodyWriter) has written into a buffer.
+///
+/// # Errors
+///
+/// If it is so long that its length has no room in it.
+pub fn body_around(out: &[u8]) -> Result<&RawDocument, EncodeError> {
+    let body = out.get(BODY_OFFSET..).unwrap_or_default();
+    let too_long = |_| EncodeError::TooLong { length: out.len(), limit: MAX_MESSAGE_SIZE };
+    RawDocument::from_bytes(body).map_err(too_long)
+}
+
 pub(crate) fn first_key(document: &RawDocument) -> Option<&str> {
     document.iter_elements().next()?.ok().map(|element| element.key().as_str())
 }
@@ -319,6 +330,33 @@ impl<'b> MsgWriter<'b> {
             limit: MAX_MESSAGE_SIZE,
             names: Vec::new(),
             body: body_bytes.len(),
+            refused: None,
+            finished: false,
+        }
+    }
+
+    /// Begins a message of the body that a [`BodyWriter`](crate::BodyWriter) has written into this buffer. Its beginning is
+    /// filled in; a message that is dropped unfinished leaves the buffer empty.
+    pub fn around(
+        out: &'b mut Vec<u8>,
+        request_id: RequestId,
+        response_to: RequestId,
+        flags: MsgFlags,
+    ) -> Self {
+        let body = out.len().saturating_sub(BODY_OFFSET);
+        let header = [0, request_id.0, response_to.0, OpCode::MSG.0, flags.0 as i32];
+        debug_assert!(out.len() > BODY_OFFSET, "a body writer has written here");
+        for (place, number) in out.chunks_exact_mut(4).zip(header) {
+            place.copy_from_slice(&number.to_le_bytes());
+        }
+        out[BODY_OFFSET - 1] = BODY;
+        Self {
+            out,
+            start: 0,
+            flags,
+            limit: MAX_MESSAGE_SIZE,
+            names: Vec::new(),
+            body,
             refused: None,
             finished: false,
         }

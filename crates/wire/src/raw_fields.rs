@@ -4,9 +4,11 @@
 //! text, and looking for what is not there asks for no memory. A length that does not fit ends the
 //! document. Layout per the BSON specification, version 1.1.
 
-use bson::raw::{BindRawBsonRef, CStr, RawDocument, RawDocumentBuf};
+use bson::raw::{BindRawBsonRef, CStr, RawDocument};
 use bson::{DateTime, Timestamp};
 use quorate_protocol::bson_length::value_length;
+
+use crate::body_writer::CommandFields;
 
 pub(crate) const DOUBLE: u8 = 0x01;
 pub(crate) const STRING: u8 = 0x02;
@@ -162,6 +164,11 @@ impl<'a> RawFields<'a> {
         Self { rest: document.as_bytes().get(4..).unwrap_or_default() }
     }
 
+    /// The same of a document that is being written and has no end yet.
+    pub(crate) fn of_unfinished(bytes: &'a [u8]) -> Self {
+        Self { rest: bytes.get(4..).unwrap_or_default() }
+    }
+
     /// The next field, if it has this name: its name is compared, not searched for its end.
     pub(crate) fn next_of(&mut self, name: &str) -> Option<RawField<'a>> {
         let (&kind, rest) = self.rest.split_first()?;
@@ -202,7 +209,7 @@ pub trait AppendSome {
     fn append_some(&mut self, key: &CStr, value: Option<impl BindRawBsonRef>);
 }
 
-impl AppendSome for RawDocumentBuf {
+impl<F: CommandFields> AppendSome for F {
     fn append_some(&mut self, key: &CStr, value: Option<impl BindRawBsonRef>) {
         if let Some(value) = value {
             self.append(key, value);

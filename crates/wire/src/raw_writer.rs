@@ -126,6 +126,18 @@ impl<'b> FieldWriter<'b> {
         enclose(self.bytes, |bytes| write(&mut FieldWriter { bytes }));
     }
 
+    /// A document that is there already.
+    pub fn raw_document(&mut self, name: &str, document: &RawDocument) {
+        self.name(DOCUMENT, name);
+        self.bytes.extend_from_slice(document.as_bytes());
+    }
+
+    /// The fields of a document that is there already.
+    pub(crate) fn fields_of(&mut self, document: &RawDocument) {
+        let bytes = document.as_bytes();
+        self.bytes.extend_from_slice(&bytes[4..bytes.len() - 1]);
+    }
+
     /// Begins a document that [`close_document`] ends later, at this place.
     pub fn open(&mut self, name: &str) -> usize {
         self.name(DOCUMENT, name);
@@ -195,6 +207,8 @@ mod tests {
                 inner.document("nothing", |_| {});
                 inner.int32("last", 1);
             });
+            fields.raw_document("raw", &items[0]);
+            fields.fields_of(&rawdoc! { "of": 1, "another": "document" });
             fields.documents("documents", 0..12, |item, place| item.int32("place", place));
             fields.raw_documents("raws", items.iter().map(|item| &**item));
         });
@@ -205,7 +219,7 @@ mod tests {
             "double": 1.5, "yes": true, "no": false, "int32": -3, "int64": 1_i64 << 40,
             "date": DateTime::from_millis(1_700_000_000_123), "time": time, "text": "one.two",
             "empty": "", "opTime": { "ts": time, "t": 5_i64 },
-            "document": { "nothing": {}, "last": 1 }, "documents": places, "raws": [{ "a": 1 }, {}],
+            "document": { "nothing": {}, "last": 1 }, "raw": { "a": 1 }, "of": 1, "another": "document", "documents": places, "raws": [{ "a": 1 }, {}],
         };
         assert_eq!(written.as_bytes(), expected.as_bytes());
     }

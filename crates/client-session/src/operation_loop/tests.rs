@@ -1,4 +1,4 @@
-use bson::rawdoc;
+use bson::{RawDocumentBuf, rawdoc};
 
 use super::*;
 use crate::labels::tests::Said;

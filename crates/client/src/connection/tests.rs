@@ -197,6 +197,47 @@ async fn a_request_that_is_too_long_leaves_the_connection_usable() {
     assert!(connection.is_usable());
 }
 
+/// Most connections are idle most of the time.
+#[tokio::test]
+async fn the_memory_of_a_large_request_is_kept_no_longer_than_the_request() {
+    let (mut connection, mut peer) = pair();
+    let large = rawdoc! { "ping": "x".repeat(2 * RETAINED_OUTPUT), "$db": "admin" };
+    let serve = async {
+        let (id, _, _) = peer.request().await;
+        peer.write(&reply(1, id, MsgFlags::NONE, &rawdoc! { "ok": 1 })).await;
+        assert_eq!(peer.request().await.1, large);
+    };
+    let send = async {
+        connection.round_trip(Request::new(&large)).await.unwrap();
+        assert!(connection.output.capacity() <= RETAINED_OUTPUT);
+        connection.send_unacknowledged(Request::new(&large)).await.unwrap();
+        assert!(connection.output.capacity() <= RETAINED_OUTPUT);
+    };
+    tokio::join!(serve, send);
+}
+
+/// A client that watches many servers has two such connections to each.
+#[tokio::test]
+async fn a_connection_that_waits_keeps_no_more_memory_than_its_replies_took() {
+    let small = rawdoc! { "ok": 1 };
+    let answer = |id| reply(1, id, MsgFlags::NONE, &small);
+    let (mut connection, result) = ping_answered(answer).await;
+    result.unwrap();
+    let kept = connection.decoder.input().capacity() + connection.output.capacity();
+    assert!(kept <= 1024, "{kept} bytes");
+}
+
+/// A reply is read whole, whatever its length is to the room on the stack.
+#[tokio::test]
+async fn replies_of_all_lengths_are_read() {
+    for length in [0, READ_CHUNK - 100, READ_CHUNK, 3 * READ_CHUNK, MAX_READ_CHUNK + 1] {
+        let long = rawdoc! { "ok": 1, "text": "x".repeat(length) };
+        let (connection, result) = ping_answered(|id| reply(1, id, MsgFlags::NONE, &long)).await;
+        assert_eq!(result.unwrap(), long);
+        assert!(connection.is_usable());
+    }
+}
+
 #[tokio::test]
 async fn compression_spares_handshakes() {
     let (mut connection, mut peer) = pair();

@@ -16,6 +16,8 @@
 //! one made for it. Callers are served in the order of their arrival. The queue has no bound of its
 //! own, as the specification asks: there is one entry per caller that waits.
 
+mod members;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
@@ -24,6 +26,7 @@ use quorate_server_discovery::PoolGeneration;
 
 use super::event::{CheckOutFailureReason, CloseReason, ConnectionId, PoolEventKind};
 use super::options::PoolOptions;
+use members::Members;
 
 /// One caller's wish for a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -142,7 +145,7 @@ pub(super) struct PoolMachine {
     state: PoolState,
     generation: PoolGeneration,
     services: BTreeMap<ObjectId, Service>,
-    members: BTreeMap<ConnectionId, Member>,
+    members: Members,
     /// The available ones, the most recently used last, which is the first to be used again: the
     /// others can grow idle.
     available: VecDeque<ConnectionId>,
@@ -166,7 +169,7 @@ impl PoolMachine {
             state: PoolState::Paused,
             generation: PoolGeneration::default(),
             services: BTreeMap::new(),
-            members: BTreeMap::new(),
+            members: Members::default(),
             available: VecDeque::new(),
             pending: 0,
             queue: VecDeque::new(),
@@ -189,7 +192,7 @@ impl PoolMachine {
             return None;
         }
         let idle = self.options.max_idle_time.and_then(|limit| {
-            let oldest = self.members.get(self.available.front()?)?;
+            let oldest = self.members.get(*self.available.front()?)?;
             match oldest.stage {
                 Stage::Available { since } => Some(since + limit),
                 _ => None,
@@ -214,7 +217,7 @@ impl PoolMachine {
         &self,
         connection: ConnectionId,
     ) -> Option<(PoolGeneration, Option<ObjectId>)> {
-        self.members.get(&connection).map(|member| (member.generation, member.service_id))
+        self.members.get(connection).map(|member| (member.generation, member.service_id))
     }
 
     /// How many connections there are: pending, available and in use.
@@ -258,7 +261,7 @@ impl PoolMachine {
             return None;
         }
         let connection = *self.available.back()?;
-        let member = self.members.get_mut(&connection)?;
+        let member = self.members.get_mut(connection)?;
         if member.is_stale(self.generation, &self.services)
             || has_idled(&member.stage, self.options.max_idle_time, now)
         {
@@ -283,7 +286,7 @@ impl PoolMachine {
         if self.state != PoolState::Ready || busy {
             return false;
         }
-        let Some(member) = self.members.get_mut(&connection) else { return false };
+        let Some(member) = self.members.get_mut(connection) else { return false };
         if member.is_stale(self.generation, &self.services) {
             return false;
         }
@@ -308,7 +311,7 @@ impl PoolMachine {
     /// The caller is gone. A connection that is being established for it goes to the next caller in the queue.
     pub(super) fn on_caller_gone(&mut self, now: MonotonicTime, ticket: Ticket) {
         let waiter = self.take_from_queue(ticket).or_else(|| {
-            self.members.values_mut().find_map(|member| match &mut member.stage {
+            self.members.iter_mut().find_map(|(_, member)| match &mut member.stage {
                 Stage::Pending { wanted_by } => wanted_by.take_if(|by| by.ticket == ticket),
                 _ => None,
             })
@@ -328,7 +331,7 @@ impl PoolMachine {
         service_id: Option<ObjectId>,
     ) {
         // A connection that was closed meanwhile is not ours any more.
-        let Some(member) = self.members.get_mut(&connection) else { return };
+        let Some(member) = self.members.get_mut(connection) else { return };
         let Stage::Pending { wanted_by } = &mut member.stage else { return };
         let wanted_by = wanted_by.take();
         let duration = now.since(member.created);
@@ -359,7 +362,7 @@ impl PoolMachine {
 
     /// A connection could not be established. The caller, if there is one, is refused.
     pub(super) fn on_establishment_failed(&mut self, now: MonotonicTime, connection: ConnectionId) {
-        let Some(member) = self.members.get_mut(&connection) else { return };
+        let Some(member) = self.members.get_mut(connection) else { return };
         let Stage::Pending { wanted_by } = &mut member.stage else { return };
         let wanted_by = wanted_by.take();
         self.close_member(connection, CloseReason::Error);
@@ -387,7 +390,7 @@ impl PoolMachine {
 
     /// A connection comes back. `usable` is false if it broke or was left in the middle.
     pub(super) fn check_in(&mut self, now: MonotonicTime, connection: ConnectionId, usable: bool) {
-        let Some(member) = self.members.get_mut(&connection) else { return };
+        let Some(member) = self.members.get_mut(connection) else { return };
         debug_assert!(matches!(member.stage, Stage::InUse), "only what is in use comes back");
         member.stage = Stage::Available { since: now };
         self.event(PoolEventKind::CheckedIn { connection });
@@ -543,7 +546,7 @@ impl PoolMachine {
             && self.members.len() < self.options.min_pool_size
             && self.pending < self.options.max_connecting
             // One at a time: callers come first, and a server that just came back is spared.
-            && !self.members.values().any(|member| {
+            && !self.members.iter().any(|(_, member)| {
                 matches!(member.stage, Stage::Pending { wanted_by: None })
             })
     }
@@ -556,7 +559,7 @@ impl PoolMachine {
 
     fn grant(&mut self, now: MonotonicTime, waiter: Waiter, connection: ConnectionId) {
         self.latest_grant = now;
-        if let Some(member) = self.members.get_mut(&connection) {
+        if let Some(member) = self.members.get_mut(connection) {
             member.stage = Stage::InUse;
         }
         let duration = now.since(waiter.since);
@@ -577,11 +580,11 @@ impl PoolMachine {
 
     fn is_stale(&self, connection: ConnectionId) -> bool {
         let Self { members, services, generation, .. } = self;
-        members.get(&connection).is_none_or(|member| member.is_stale(*generation, services))
+        members.get(connection).is_none_or(|member| member.is_stale(*generation, services))
     }
 
     fn perished(&self, now: MonotonicTime, connection: ConnectionId) -> Option<CloseReason> {
-        let Some(member) = self.members.get(&connection) else { return Some(CloseReason::Stale) };
+        let Some(member) = self.members.get(connection) else { return Some(CloseReason::Stale) };
         if member.is_stale(self.generation, &self.services) {
             return Some(CloseReason::Stale);
         }
@@ -606,7 +609,7 @@ impl PoolMachine {
     /// Interrupts connections made before this clear: operations fail, pending connections close.
     fn interrupt_stale(&mut self, now: MonotonicTime) {
         let generation = self.generation;
-        for (&connection, member) in &self.members {
+        for (connection, member) in self.members.iter() {
             if matches!(member.stage, Stage::InUse) && member.generation < generation {
                 self.outputs.push_back(Output::Interrupt { connection });
             }
@@ -624,7 +627,7 @@ impl PoolMachine {
         which: impl Fn(&Member) -> bool,
     ) {
         let mut gone = Vec::new();
-        for (&connection, member) in &mut self.members {
+        for (connection, member) in self.members.iter_mut() {
             if which(member)
                 && let Stage::Pending { wanted_by } = &mut member.stage
             {
@@ -641,7 +644,7 @@ impl PoolMachine {
 
     /// Removes a connection that is not in use.
     fn close_member(&mut self, connection: ConnectionId, reason: CloseReason) {
-        let Some(member) = self.members.remove(&connection) else { return };
+        let Some(member) = self.members.remove(connection) else { return };
         match member.stage {
             Stage::Pending { .. } => self.pending -= 1,
             Stage::Available { .. } => self.available.retain(|&other| other != connection),

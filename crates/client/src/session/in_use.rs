@@ -9,6 +9,7 @@ use quorate_client_session::{
     Next, OperationLoop, Role, SelectedServer, ServerSession, SessionUse,
 };
 use quorate_protocol::{MonotonicTime, ServerAddress};
+use quorate_wire::CommandFields;
 
 use super::{Session, SessionPool};
 use crate::error::Error;
@@ -77,7 +78,7 @@ impl<'a> SessionInUse<'a> {
     pub(crate) fn add_to(
         &mut self,
         attempts: &mut OperationLoop<Error>,
-        body: &mut RawDocumentBuf,
+        body: &mut impl CommandFields,
         usage: &SessionUse<'_>,
         pool: &SessionPool,
     ) -> Result<(), Error> {
