@@ -101,7 +101,8 @@ fn check_inner_database(request: &Request<'_>, inner: &Document) -> Result<()> {
     }
 }
 
-/// The plan of the leading stages that are a query.
+/// The plan of the leading stages that are a query, and the stages behind it. A pipeline that is nothing but
+/// a query is explained as one.
 pub(super) fn explain_aggregate(
     request: &Request<'_>,
     target: &Target,
@@ -115,6 +116,8 @@ pub(super) fn explain_aggregate(
         change_stream::open(request, target, stages, variables, fields)?;
         return reply(&doc! { "stages": stages, "serverInfo": server(request), "ok": 1.0 });
     }
+    let command =
+        doc! { "aggregate": &target.namespace.collection, "pipeline": stages, "cursor": {} };
     let (namespace, stages) = &resolve_view(request, &target.namespace, stages)?;
     let pipeline = Pipeline::parse(stages, &variables)?;
     check_joins(&namespace.database, &pipeline)?;
@@ -126,12 +129,47 @@ pub(super) fn explain_aggregate(
     if let Some(sort) = down.sort {
         query.insert("sort", sort);
     }
+    for (name, count) in [("skip", down.skip), ("limit", down.limit)] {
+        if let Some(count) = count {
+            query.insert(name, i64::try_from(count).unwrap_or(i64::MAX));
+        }
+    }
     let fields = Fields::new(&query, "aggregate");
     let query = Query { doing: "aggregate", filter: &filter, matcher, fields: &fields };
     let plan = describe(request, namespace, query, verbosity)?;
-    let mut listed = vec![Bson::from(doc! { "$cursor": plan })];
-    listed.extend(stages.iter().map(|stage| explained(request, stage)));
-    reply(&doc! { "stages": listed, "serverInfo": server(request), "ok": 1.0 })
+    let rest = behind_query(stages);
+    let mut answer = plan.clone();
+    if !rest.is_empty() {
+        let mut listed = vec![Bson::from(doc! { "$cursor": plan })];
+        listed.extend(rest.into_iter().map(|stage| explained(request, stage)));
+        answer = doc! { "explainVersion": "1", "stages": listed };
+    }
+    answer.insert("command", command);
+    answer.insert("serverInfo", server(request));
+    answer.insert("ok", 1.0);
+    reply(&answer)
+}
+
+/// The stages that are left when [`Pipeline::push_down`] has taken the query: each `$match` goes before the
+/// `$sort` that it stands behind, then leading `$match`, one `$sort`, one `$skip` and one `$limit` are the query.
+fn behind_query(stages: &[Bson]) -> Vec<&Bson> {
+    let is = |stage: &Bson, name: &str| {
+        stage.as_document().is_some_and(|stage| stage.keys().next().is_some_and(|key| key == name))
+    };
+    let mut ordered: Vec<&Bson> = stages.iter().collect();
+    let mut sorts = 0;
+    for place in 0..ordered.len() {
+        if is(ordered[place], "$match") {
+            ordered[place - sorts..=place].rotate_right(1);
+        } else {
+            sorts = if is(ordered[place], "$sort") { sorts + 1 } else { 0 };
+        }
+    }
+    let mut taken = ordered.iter().take_while(|stage| is(stage, "$match")).count();
+    for name in ["$sort", "$skip", "$limit"] {
+        taken += usize::from(ordered.get(taken).is_some_and(|stage| is(stage, name)));
+    }
+    ordered.split_off(taken)
 }
 
 /// A stage, and for a `$lookup` by equality how it finds the other documents.

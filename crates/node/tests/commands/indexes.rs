@@ -602,10 +602,43 @@ fn explain_of_a_pipeline_tells_what_its_query_examined() {
     member.insert("c", (0..20).map(|n| doc! {"_id": n, "a": n % 5}).collect());
     let pipeline = doc! {"aggregate": "c", "pipeline": [{"$match": {"a": 3}}], "cursor": {}};
     let reply = member.ok(doc! {"explain": pipeline, "verbosity": "executionStats"});
-    let first = reply.get_array("stages").unwrap()[0].as_document().unwrap();
-    let stats = first.get_document("$cursor").unwrap().get_document("executionStats").unwrap();
+    // A pipeline that is a query is explained as one.
+    let stats = reply.get_document("executionStats").unwrap();
     assert_eq!(stats.get_i64("totalDocsExamined").unwrap(), 20);
     assert_eq!(stats.get_i64("nReturned").unwrap(), 4);
+    let command = reply.get_document("command").unwrap();
+    assert_eq!(command.get_str("aggregate").unwrap(), "c");
+}
+
+/// The stages that the query takes over are told once, as the query, and with their limits.
+#[test]
+fn explain_of_a_pipeline_tells_each_stage_once() {
+    let member = Member::new();
+    member.insert("c", (0..20).map(|n| doc! {"_id": n, "a": n % 5}).collect());
+    let explain = |pipeline: Vec<Document>| {
+        let inner = doc! {"aggregate": "c", "pipeline": pipeline, "cursor": {}};
+        let reply = member.ok(doc! {"explain": inner, "verbosity": "executionStats"});
+        assert_eq!(reply.get_str("explainVersion").unwrap(), "1", "{reply}");
+        let stages = reply.get_array("stages").cloned().unwrap_or_default();
+        let first = stages.first().and_then(|stage| stage.as_document());
+        let query = first.map_or(&reply, |first| first.get_document("$cursor").unwrap());
+        let stats = query.get_document("executionStats").unwrap();
+        let names =
+            stages.iter().map(|stage| stage.as_document().unwrap().keys().next().unwrap().clone());
+        (stats.get_i64("totalDocsExamined").unwrap(), names.collect::<Vec<_>>())
+    };
+    let group = doc! {"$group": {"_id": "$a"}};
+    let matches = doc! {"$match": {"_id": {"$gte": 5}}};
+    let sort = doc! {"$sort": {"_id": 1}};
+    let (skip, limit) = (doc! {"$skip": 1}, doc! {"$limit": 2});
+    let none: Vec<String> = Vec::new();
+    assert_eq!(explain(vec![limit.clone()]), (2, none.clone()));
+    assert_eq!(explain(vec![sort.clone(), matches.clone(), skip, limit.clone()]), (3, none));
+    assert_eq!(
+        explain(vec![sort.clone(), sort.clone(), matches.clone(), group.clone()]).1,
+        ["$cursor", "$sort", "$group"]
+    );
+    assert_eq!(explain(vec![limit, matches, group]).1, ["$cursor", "$match", "$group"]);
 }
 
 /// A plan without the limits of the index would promise more work than there is.
