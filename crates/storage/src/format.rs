@@ -53,8 +53,8 @@ pub enum OpenError {
     },
     /// The file system refused.
     #[error(
-        "cannot use {}: {source}; check the path, and that this user may write there",
-        .path.display()
+        "cannot use {}: {source}; {}",
+        .path.display(), remedy_of(source)
     )]
     Io {
         /// The file or directory at fault.
@@ -185,6 +185,19 @@ fn lock(directory: &Path) -> Result<File, OpenError> {
     }
 }
 
+/// What helps against a refusal of the file system.
+fn remedy_of(source: &io::Error) -> &'static str {
+    match source.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+            "make room on its file system, or choose another directory"
+        }
+        io::ErrorKind::ReadOnlyFilesystem => {
+            "mount its file system for writing, or choose another directory"
+        }
+        _ => "check the path, and that this user may write there",
+    }
+}
+
 fn io_error(path: &Path, source: io::Error) -> OpenError {
     OpenError::Io { path: path.to_owned(), source }
 }
@@ -208,6 +221,15 @@ mod tests {
         fs::write(directory.path().join(FORMAT_FILE), b"QUORATE\x04").unwrap();
         let error = DataDirectory::open(directory.path()).err().unwrap();
         assert!(error.to_string().contains("storage format 4"), "{error}");
+    }
+
+    #[test]
+    fn the_next_step_fits_the_refusal() {
+        let told = |kind: io::ErrorKind| io_error(Path::new("data"), kind.into()).to_string();
+        assert!(told(io::ErrorKind::StorageFull).ends_with("another directory"));
+        assert!(told(io::ErrorKind::StorageFull).contains("make room"));
+        assert!(told(io::ErrorKind::ReadOnlyFilesystem).contains("for writing"));
+        assert!(told(io::ErrorKind::PermissionDenied).contains("this user may write"));
     }
 
     #[test]
