@@ -1,7 +1,7 @@
 //! Diagnosis of a pasted driver message, without a network.
 //!
 //! A pure function of the text: it is matched against tables of rules (`reach`, `security`, `set`,
-//! `client`), each of which knows the words of several drivers for one cause. A message often holds
+//! `operations`, `client`), each of which knows the words of several drivers for one cause. A message often holds
 //! several causes, one for each server; the descriptions of servers are therefore taken apart first
 //! (`servers`), so that each cause is laid at the right door. Symptoms, which many causes share, are
 //! only told where no cause was found. docs/doctor.md#pasted.
@@ -12,6 +12,7 @@
 mod client;
 #[cfg(test)]
 mod collected;
+mod operations;
 mod reach;
 mod rules;
 mod security;
@@ -94,7 +95,7 @@ impl Context {
 pub(crate) fn diagnose(text: &str) -> Diagnosis {
     let text = &without_prefix(bounded(text));
     let context = Context::of(text);
-    let tables = [reach::RULES, security::RULES, set::RULES, client::RULES];
+    let tables = [reach::RULES, security::RULES, set::RULES, operations::RULES, client::RULES];
     let matchers: Vec<Matcher> = tables.into_iter().flatten().map(Matcher::new).collect();
     let mut matched: Vec<Matched> = Vec::new();
     let mut causes: Vec<Option<&'static str>> = Vec::new();

@@ -34,7 +34,7 @@ pub(super) const RULES: &[Rule] = &[
     Rule::plain(
         "pool_exhausted",
         &[
-            r"(?i)timed out while checking out a connection|WaitQueueTimeout|timeout was reached while (?:waiting|checking)",
+            r"(?i)timed out while checking out a connection|WaitQueueTimeout|WaitQueueFull|timeout was reached while (?:waiting|checking)",
             r"Timed out after \d+(?:\.\d+)? ?\w+ while waiting (?:for a connection|to acquire)",
         ],
         "every connection of the pool was in use for too long",
@@ -76,6 +76,7 @@ pub(super) const RULES: &[Rule] = &[
         "pool_cleared",
         &[
             r"Connection pool for (?P<host>[\w.-]+):(?P<port>\d+) was cleared|PoolCleared|pool (?:was )?cleared",
+            r"ConnectionPoolPaused|pool is in paused state(?: for server (?:Unspecified/)?(?P<host>[\w.-]+):(?P<port>\d+))?",
         ],
         "the pool of {a server} was cleared because another operation failed",
         "this message is the consequence; the first failure of that server in the log is the cause",

@@ -65,7 +65,7 @@ pub(super) const RULES: &[Rule] = &[
             r"connection\((?P<host>[\w.-]+):(?P<port>\d+)\[-?\d+\]\) (?:socket was unexpectedly closed|incomplete read of (?:message header|full message): (?:EOF|unexpected EOF|[^\n]*?reset by peer)|unable to (?:read|decode))",
             r"(?P<host>[\w.-]+):(?P<port>\d+): (?:connection closed|\[Errno \d+\] Connection reset by peer)",
             r"during connection handshake: EOF",
-            r"(?:Prematurely reached end of stream|socket was unexpectedly closed: EOF|unexpected end of file|socket hang up|read ECONNRESET|(?i:connection reset by peer)|Failed to read 4 bytes)",
+            r"(?:Prematurely reached end of stream|socket was unexpectedly closed: EOF|unexpected end of file|socket hang up|(?:read|write) ECONNRESET|write EPIPE|(?i:connection (?:reset|closed) by peer|broken pipe)|Failed to read 4 bytes)",
         ],
         "{a server} accepted the connection and then closed it",
         "a server that wants TLS closes plain connections without a word, and so do proxies, \
@@ -203,9 +203,10 @@ fn refused_on_loopback(evidence: &[Evidence], context: &Context) -> Finding {
     let servers = servers_or(evidence, "a server");
     let port = evidence.iter().find_map(|evidence| evidence.port.clone());
     let port = port.as_deref().unwrap_or("27017");
-    let v6 = evidence
-        .iter()
-        .any(|evidence| evidence.host.as_deref().is_some_and(|host| host.contains(':')));
+    let is_v6 =
+        |evidence: &Evidence| evidence.host.as_deref().is_some_and(|host| host.contains(':'));
+    // Where 127.0.0.1 refuses too, the address is not the reason.
+    let v6 = !evidence.is_empty() && evidence.iter().all(is_v6);
     let names_loopback = context
         .seeds()
         .map(|seeds| seeds.iter().any(|seed| super::rules::is_loopback(seed.host())));
@@ -220,8 +221,12 @@ fn refused_on_loopback(evidence: &[Evidence], context: &Context) -> Finding {
         .fix(on_the_primary(&remedy::rename_member(&servers, &format!("REAL_NAME:{port}"))))
         .fix(remedy::CONNECT_DIRECTLY);
     }
-    let mut finding = finding!(problem "refused_on_loopback",
-        "{servers} is this machine, and nothing listens on port {port} here");
+    let mut finding = match servers_of(evidence).len() {
+        0 | 1 => finding!(problem "refused_on_loopback",
+            "{servers} is this machine, and nothing listens on port {port} here"),
+        _ => finding!(problem "refused_on_loopback",
+            "{servers} are this machine, and nothing listens there"),
+    };
     finding = if v6 {
         finding
             .because(

@@ -59,6 +59,7 @@ pub(super) const RULES: &[Rule] = &[
             r"hostname '(?P<host>[^']+)' doesn't match",
             r"No (?:subject alternative|name matching) .{0,40}?(?P<host>[\w-]+\.[\w.-]+) found",
             r"NotValidForName|ERR_TLS_CERT_ALTNAME_INVALID|(?i:hostname verification failed)",
+            r"remote certificate (?:is invalid|was rejected)[^\n]{0,80}?RemoteCertificateNameMismatch",
         ],
         certificate_name,
     ),
@@ -72,6 +73,8 @@ pub(super) const RULES: &[Rule] = &[
             r"certificate signed by unknown authority",
             r"UnknownIssuer",
             r"SSL routines::certificate verify failed",
+            r"remote certificate (?:is invalid|was rejected)[^\n]{0,80}?(?:RemoteCertificateChainErrors|UntrustedRoot|PartialChain)",
+            r"remote certificate (?:is invalid according to the validation procedure|was rejected)",
         ],
         "the server's certificate comes from an authority that is not trusted here{at}",
         "it is self-signed or signed by an authority of your own, or the server does not send \
@@ -104,6 +107,7 @@ pub(super) const RULES: &[Rule] = &[
         &[
             r"MongoCredential\{mechanism=(?P<mechanism>[\w-]+), userName='(?P<user>[^']*)', source='(?P<database>[^']*)'",
             r"unable to authenticate using mechanism \x22(?P<mechanism>[^\x22]+)\x22",
+            r"Unable to authenticate using sasl protocol mechanism (?P<mechanism>[\w-]+)",
             r"Could not find user \x22?(?P<user>[^\x22@\s]+)",
             r"(?P<mechanism>SCRAM-SHA-\d+) (?:authentication failed|failure)",
             r"(?i)authentication ?failed(?P<detail> because the remote party|, see inner exception)?",
@@ -119,6 +123,7 @@ pub(super) const RULES: &[Rule] = &[
             r"not authorized on (?P<database>[\w-]+) to execute command",
             r"[Cc]ommand (?P<detail>\w+) requires authentication",
             r"there are no users authenticated",
+            r"not allowed to do action \[\w+\] on \[(?P<database>[\w-]+)",
         ],
         not_authorized,
     ),

@@ -39,7 +39,7 @@ pub(super) const RULES: &[Rule] = &[
     Rule::cause(
         "config_lost_self",
         &[
-            r"Our replica set config is invalid or we are not a member of it",
+            r"(?i)our replica set config is invalid or we are not a member of it",
             r"InvalidReplicaSetConfig",
             r#"(?:error|code)['\x22]?[ :=]+93\b"#,
             r"No host described in new configuration .{0,80}? maps to this node",
@@ -52,6 +52,7 @@ pub(super) const RULES: &[Rule] = &[
             r"not running with --replSet|NoReplicationEnabled|not started with replication enabled",
             r"Transaction numbers are only allowed on a replica set member or mongos",
             r"\$changeStream stage is only supported on replica sets",
+            r"(?i)change streams are only (?:supported|available) (?:on|against|with) replica sets",
             r"does not support retryable writes",
         ],
         no_replication,
@@ -90,6 +91,9 @@ pub(super) const RULES: &[Rule] = &[
         "stepped_down",
         &[
             r"PrimarySteppedDown|InterruptedDueToReplStateChange|InterruptedAtShutdown|ShutdownInProgress",
+            r"(?i)interrupted at shutdown",
+            // The Java driver has one exception for these and for members that recover.
+            r"MongoNodeIsRecoveringException: [^\n]{0,40}?error (?:91|189|11600|11602)\b",
             r"primary marked stale due to",
         ],
         "{the server} gave up or lost its place as primary during the operation",

@@ -6,7 +6,7 @@ use super::*;
 use proptest::prelude::Strategy;
 
 /// A message, the codes of its findings in order, and words that the answer must hold.
-type Sample = (&'static str, &'static [&'static str], &'static [&'static str]);
+pub(super) type Sample = (&'static str, &'static [&'static str], &'static [&'static str]);
 
 fn answer(text: &str) -> (Vec<&'static str>, String) {
     let diagnosis = diagnose(text);
@@ -22,7 +22,7 @@ fn answer(text: &str) -> (Vec<&'static str>, String) {
 }
 
 #[track_caller]
-fn check(samples: &[Sample]) {
+pub(super) fn check(samples: &[Sample]) {
     for (text, codes, words) in samples {
         let (found, said) = answer(text);
         assert_eq!(found, *codes, "{text}\n{said}");
@@ -127,6 +127,12 @@ fn loopback() {
             "MongoServerSelectionError: connect ECONNREFUSED ::1:27017",
             &["refused_on_loopback"],
             &["[::1]:27017", "localhost was resolved to ::1", "127.0.0.1:27017 instead"],
+        ),
+        (
+            // Both refuse, so that 127.0.0.1 is no way out.
+            "AggregateError: connect ECONNREFUSED ::1:27017, connect ECONNREFUSED 127.0.0.1:27017",
+            &["refused_on_loopback"],
+            &["are this machine, and nothing listens there", "either no server runs here"],
         ),
         (
             "connecting to mongodb://192.168.10.10:27017,192.168.10.11:27017/?replicaSet=rs0\n\
