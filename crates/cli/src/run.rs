@@ -7,13 +7,13 @@ use std::time::Instant;
 use bson::{Bson, Document, RawDocumentBuf};
 use quorate_client::{Client, ClientOptions};
 use quorate_connection_string::ConnectionString;
-use quorate_protocol::ReadPreference;
+use quorate_protocol::{Counted, ReadPreference};
 use serde_json::{Value, json};
 
 use crate::arguments::RunArguments;
 use crate::connect;
 use crate::screen::{Outcome, Result, Screen};
-use crate::words::Span;
+use crate::words::{Foreign, Span};
 
 /// The database of commands whose connection string names none: most commands about a deployment
 /// want it.
@@ -30,7 +30,22 @@ pub(crate) fn run(arguments: &RunArguments, screen: &mut Screen) -> Result<Outco
     screen.event("reply", json!({"elapsed_ms": took.as_secs_f64() * 1e3, "reply": reply}))?;
     screen.line(format_args!("{reply:#}"))?;
     screen.talk_unless_json(format_args!("answered in {}", Span(took)));
+    refuse_partial(&reply)?;
     Ok(Outcome::Fine)
+}
+
+/// Fails if the server answered ok and says in the reply that it did not do all of the writes.
+pub(crate) fn refuse_partial(reply: &Value) -> Result<()> {
+    let Some(errors) = reply.get("writeErrors").and_then(Value::as_array) else { return Ok(()) };
+    let Some(first) = errors.first() else { return Ok(()) };
+    let number = first.get("index").and_then(Value::as_u64).unwrap_or(0);
+    let why = first.get("errmsg").and_then(Value::as_str).unwrap_or("no reason was given");
+    let why = Foreign(why);
+    Err(problem!(
+        "the server refused {}; the first is number {number}, counted from 0: {why}; correct it and \
+         send it again, and in an ordered command what stands after it",
+        Counted(errors.len(), "write")
+    ))
 }
 
 fn command(text: &str) -> Result<RawDocumentBuf> {

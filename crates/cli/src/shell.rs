@@ -20,6 +20,7 @@ use self::history::History;
 use self::input::Wanted;
 use self::keyboard::{Keyboard, Typed};
 use crate::connect;
+use crate::run::refuse_partial;
 use crate::screen::{Failure, Outcome, PROBLEM, QUIET, Result, Screen};
 use crate::transfer;
 use crate::words::Foreign;
@@ -53,9 +54,9 @@ Examples:
   quorate shell 'mongodb://localhost:27017/?replicaSet=rs0'
   echo '{find: \"orders\"}' | quorate shell --database shop 'mongodb://localhost:27017'
 
-Each line is a command such as {find: \"orders\"}, or one of help, use, show, it and exit. Lines with a
-password are not kept in the history. For JavaScript, use mongosh with the same URI. Where lines are
-piped in, it ends in code 1 if a command failed.")]
+Each line is a command such as {find: \"orders\"}, or one of help, use, show, it and exit. Lines with
+a password are not kept in the history. For JavaScript, use mongosh with the same URI. Where lines
+are piped in, it ends in code 1 if a command failed.")]
 pub(crate) struct ShellArguments {
     /// The connection string of the deployment.
     #[arg(value_name = "URI")]
@@ -240,7 +241,8 @@ impl Shell {
         if let Value::Object(fields) = &mut reply {
             fields.retain(|name, _| name != "$clusterTime" && name != "operationTime");
         }
-        Ok(screen.line(format_args!("{reply:#}"))?)
+        screen.line(format_args!("{reply:#}"))?;
+        refuse_partial(&reply)
     }
 
     /// Shows the next results of the last command.

@@ -587,6 +587,24 @@ fn a_shell_runs_lines_from_a_pipe() {
     assert_eq!(quorate_with_input(&["shell", set.uri()], "{find: 'x',").code(), 2);
 }
 
+/// The server answers ok to a command of which it refused a write.
+#[test]
+fn a_refused_write_is_no_success() {
+    let set = set(1);
+    let twice = "{insert: 'orders', documents: [{_id: 1}, {_id: 1}]}";
+    let run = quorate(&["run", "--database", "shop", set.uri(), twice]);
+    assert_eq!(run.code(), 1, "{}", run.stdout());
+    assert!(run.stdout().contains("\"n\": 1,"), "the reply is printed: {}", run.stdout());
+    let told = run.stderr();
+    assert!(told.contains("refused 1 write;") && told.contains("E11000"), "{told}");
+    let run = quorate(&["run", "--json", "--database", "shop", set.uri(), twice]);
+    let events: Vec<_> = run.events().iter().map(|event| event["event"].clone()).collect();
+    assert_eq!((run.code(), events), (1, vec!["reply".into(), "error".into()]));
+    let run = quorate_with_input(&["shell", "--json", "--database", "shop", set.uri()], twice);
+    assert_eq!(run.code(), 1, "{}", run.stdout());
+    assert!(run.stdout().contains("E11000"), "{}", run.stdout());
+}
+
 /// `-` is stdin or stdout, as for `dump` and `restore`, and no file of that name.
 #[test]
 fn a_dash_is_no_file() {
