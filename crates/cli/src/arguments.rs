@@ -272,11 +272,11 @@ Examples:
   quorate up --web 8080 --workload
   quorate up --port 0 --auth -- pytest -q
 
-Ready means that a majority acknowledged a write that went through a replica-set client. A taken port
-is moved past. Ctrl-C or SIGTERM stops every member; a member that dies is reported.
+Ready means that a majority acknowledged a write that went through a replica-set client. A taken
+port is moved past. Ctrl-C or SIGTERM stops every member; a member that dies is reported.
 
-A command after -- has stdin and stdout to itself, and gets Ctrl-C and SIGTERM first. One that cannot
-be found ends in code 127, one that cannot be run in 126, one ended by signal N in 128 + N.")]
+A command after -- has stdin and stdout to itself, and gets Ctrl-C and SIGTERM first. One that
+cannot be found ends in code 127, one that cannot be run in 126, one ended by signal N in 128 + N.")]
 pub(crate) struct UpArguments {
     /// How many members hold data, 1 to 7. Together with the arbiters they are at most 7.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=7))]
@@ -432,8 +432,8 @@ Examples:
   quorate switchover 'mongodb://a,b,c/?replicaSet=rs0' --to b:27017
   quorate switchover --yes --max-gap 2s 'mongodb://a,b,c/?replicaSet=rs0' --to b:27017
 
-The other members are kept from standing while the primary hands over, and may stand again afterwards.
-Ends in code 1 if another member leads then, past the limit, or after any loss.")]
+The other members are kept from standing while the primary hands over, and may stand again
+afterwards. Ends in code 1 if another member leads then, past the limit, or after any loss.")]
 pub(crate) struct SwitchoverArguments {
     /// The connection string of the set.
     #[arg(value_name = "URI")]
@@ -598,6 +598,9 @@ mod tests {
             let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
             let example = format!("Examples:\n  quorate {}", command.get_name());
             assert!(help.starts_with(&example), "{}: {help}", command.get_name());
+            // A longer line is broken, and an example is pasted as it stands.
+            let long = help.lines().find(|line| line.chars().count() > 100);
+            assert_eq!(long, None, "{}", command.get_name());
         }
     }
 }

@@ -39,7 +39,8 @@ const NOT_DUMPED: [&str; 2] = ["local", "config"];
 Examples:
   quorate dump 'mongodb://localhost:27017/?replicaSet=rs0' ./dump
   quorate dump --oplog --gzip 'mongodb://localhost:27017/?replicaSet=rs0' ./dump
-  quorate dump --only shop.orders --archive - 'mongodb://localhost' | ssh other quorate restore --archive - 'mongodb://localhost'
+  quorate dump --only shop.orders --archive - 'mongodb://localhost' |
+    ssh other quorate restore --archive - 'mongodb://localhost'
 
 The files are those of mongodump, and mongorestore reads them. Users, and the databases local and
 config, are left out. Without --oplog, each collection is as it was while it was read.

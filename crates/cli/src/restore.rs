@@ -42,8 +42,8 @@ Examples:
   quorate restore --archive dump.archive.gz --gzip 'mongodb://localhost:27017/?replicaSet=rs0'
 
 Reads what quorate dump and mongodump write. May be run again: documents that are there already and
-equal are passed over. Others of the same _id are left alone, and then it ends in code 1. Writes wait
-for a majority, unless the connection string says otherwise."
+equal are passed over. Others of the same _id are left alone, and then it ends in code 1. Writes
+wait for a majority, unless the connection string says otherwise."
 )]
 pub(crate) struct RestoreArguments {
     /// The directory of the dump, unless --archive is given, and the connection string.

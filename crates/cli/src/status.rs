@@ -169,7 +169,8 @@ fn tell(survey: &Survey, rows: &[Row], is_well: bool, screen: &mut Screen) -> io
             screen.line(format_args!("  {QUIET}{}{QUIET:#}", Foreign(message)))?;
         }
     }
-    if survey.inside().is_none_or(|inside| inside.settings.is_none()) && rows.len() > 1 {
+    let answers = rows.iter().any(|row| row.answers);
+    if answers && survey.inside().is_none_or(|inside| inside.settings.is_none()) && rows.len() > 1 {
         let hint = "votes and priorities are told to users with the role clusterMonitor only";
         screen.line(format_args!("{QUIET}{hint}{QUIET:#}"))?;
     }

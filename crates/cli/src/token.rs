@@ -26,7 +26,8 @@ const FOREIGN: [i32; 2] = [ErrorCode::INVALID_RESUME_TOKEN.0, ErrorCode::CHANGE_
 #[command(after_help = "\
 Examples:
   quorate token 8263515EAC000000022B0429296E1404
-  quorate token '{\"_data\": \"8263515EAC000000022B0429296E1404\"}' 'mongodb://localhost:27017/?replicaSet=rs0'
+  quorate token '{\"_data\": \"8263515EAC000000022B0429296E1404\"}' \\
+    'mongodb://localhost:27017/?replicaSet=rs0'
 
 With a URI, a token that the deployment cannot resume from ends in code 1.")]
 pub(crate) struct TokenArguments {

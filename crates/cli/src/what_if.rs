@@ -54,7 +54,8 @@ pub(crate) struct WhatIfArguments {
     /// Members that are added to the configuration. Several with commas.
     #[arg(long, value_name = "HOST", value_delimiter = ',')]
     pub(crate) add: Vec<ServerAddress>,
-    /// The configuration that replaces the present one: a file with what rs.conf() prints.
+    /// The configuration that replaces the present one: a file with what rs.conf() prints, or
+    /// the reply of replSetGetConfig.
     #[arg(long, value_name = "FILE")]
     pub(crate) reconfig: Option<PathBuf>,
     /// How many futures are played.
@@ -229,7 +230,12 @@ fn read_config(path: &PathBuf) -> Result<ReplicaSetConfig> {
     let Ok(bson::Bson::Document(document)) = bson::Bson::try_from(value) else {
         return Err(unreadable("it holds no document".to_owned()));
     };
-    parse_config(&document).map_err(|error| unreadable(error.to_string()))
+    // The reply of replSetGetConfig, as `quorate run` prints it, holds the configuration.
+    let document = match document.get("config") {
+        Some(bson::Bson::Document(config)) if !document.contains_key("members") => config,
+        _ => &document,
+    };
+    parse_config(document).map_err(|error| unreadable(error.to_string()))
 }
 
 /// What is found of a configuration.

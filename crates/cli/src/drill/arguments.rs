@@ -16,8 +16,9 @@ Examples:
   quorate drill --step-down --yes --json 'mongodb://a,b,c/?replicaSet=rs0' | jq .gap_ms
 
 A writer waits for a majority each time; every acknowledged write is read back afterwards. Ends in
-code 1 past the limit, after any loss, or if writes do not go on. Only sets that your quorate up
-started are killed, paused and cut; any other steps down, after a yes.")]
+code 1 past the limit, after any loss, if writes do not go on, or if the broken member does not come
+back. Only sets that your quorate up started are killed, paused and cut; any other steps down, after
+a yes.")]
 pub(crate) struct DrillArguments {
     /// The connection string of the set.
     #[arg(value_name = "URI")]

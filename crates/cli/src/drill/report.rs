@@ -9,7 +9,7 @@ use super::fault::Kind;
 use super::score::Scored;
 use super::timeline::Timeline;
 use super::writer::{Gap, Written};
-use crate::screen::{FINE, Outcome, PROBLEM, Result, Screen, WARNING};
+use crate::screen::{FINE, Outcome, PROBLEM, Result, Screen};
 use crate::what_if::Forecast;
 use crate::words::{Span, listed};
 
@@ -71,7 +71,8 @@ impl Report {
     }
 
     fn passed(&self) -> bool {
-        self.within_limit() && self.lost.is_empty() && self.right_primary()
+        let came_back = self.mended != Some(false);
+        self.within_limit() && self.lost.is_empty() && self.right_primary() && came_back
     }
 
     /// Tells everything, and gives the outcome.
@@ -92,8 +93,8 @@ impl Report {
         if self.mended == Some(false) {
             let target = &self.target;
             screen.talk_unless_json(format_args!(
-                "{WARNING}warning{WARNING:#} {target} has not come back yet; quorate watch shows \
-                 whether it does"
+                "{PROBLEM}{target} has not come back{PROBLEM:#}; see its log, and with \
+                 quorate watch whether it still does"
             ));
         }
         screen.event("drill", self.to_json())?;

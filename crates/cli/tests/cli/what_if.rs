@@ -95,6 +95,19 @@ fn a_reconfiguration_is_judged_before_it_is_made() {
     set.end();
 }
 
+/// What `quorate run` prints is a file for --reconfig.
+#[test]
+fn the_reply_of_replsetgetconfig_is_a_configuration() {
+    let set = Set::start(&[], 3);
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("conf.json");
+    let asked = quorate(&["run", &set.uri, "{replSetGetConfig: 1}"]);
+    std::fs::write(&file, asked.stdout()).unwrap();
+    let run = what_if(&set.uri, &["--reconfig", file.to_str().unwrap()]);
+    assert!(event(&run, "reconfig")["safe"].is_boolean(), "{}{}", run.stdout(), run.stderr());
+    set.end();
+}
+
 #[test]
 fn a_drill_is_compared_with_the_forecast_made_before_it() {
     let set = Set::start(&["--election-timeout", "2s"], 3);
