@@ -63,7 +63,7 @@ impl ScramMechanism {
         match self {
             Self::ScramSha1 => {
                 let digest = md5::Md5::digest(format!("{user}:mongo:{password}"));
-                Ok(digest.iter().map(|byte| format!("{byte:02x}")).collect())
+                Ok(hex::encode(digest))
             }
             Self::ScramSha256 => match stringprep::saslprep(password) {
                 Ok(prepared) => Ok(prepared.into_owned()),

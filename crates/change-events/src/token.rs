@@ -5,8 +5,6 @@
 //! an invalidate, the collection's UUID, what the event is about, the fragment of a split event, and
 //! an end mark. Shown as `{_data: "<hexadecimal>"}`.
 
-use std::fmt::Write as _;
-
 use bson::spec::BinarySubtype;
 use bson::{Binary, Bson, Document, Timestamp};
 
@@ -125,11 +123,7 @@ impl ResumeToken {
 
     /// The hexadecimal digits of the bytes, which sort as the bytes do.
     pub fn to_hex(&self) -> String {
-        self.to_bytes().iter().fold(String::new(), |mut text, byte| {
-            // Writing to a string does not fail.
-            let _ = write!(text, "{byte:02X}");
-            text
-        })
+        hex::encode_upper(self.to_bytes())
     }
 
     /// As clients see it: `{_data: "…"}`.
@@ -159,11 +153,8 @@ impl ResumeToken {
         if digits.len() % 2 == 1 || digits.is_empty() || digits.len() > MAX_DIGITS {
             return Err(EventError::token("it is no hexadecimal string of whole bytes"));
         }
-        let digit = |digit: u8| (digit as char).to_digit(16).map(|value| value as u8);
-        let pairs = digits.as_bytes().chunks_exact(2);
-        let bytes: Option<Vec<u8>> =
-            pairs.map(|pair| Some(digit(pair[0])? << 4 | digit(pair[1])?)).collect();
-        let bytes = bytes.ok_or_else(|| EventError::token("it is no hexadecimal string"))?;
+        let bytes = hex::decode(digits);
+        let bytes = bytes.map_err(|_| EventError::token("it is no hexadecimal string"))?;
         Self::from_bytes(&bytes)
     }
 
@@ -362,7 +353,7 @@ mod tests {
     }
 
     fn holding(bytes: &[u8]) -> String {
-        let digits: String = bytes.iter().map(|byte| format!("{byte:02X}")).collect();
+        let digits = hex::encode_upper(bytes);
         format!("E6{:08X}{digits}", bytes.len())
     }
 

@@ -228,7 +228,7 @@ async fn source(
             Some(Bson::Binary(uuid)) => Some(&uuid.bytes),
             _ => None,
         });
-        metadata.uuid = uuid.map(|bytes| bytes.iter().map(|byte| format!("{byte:02x}")).collect());
+        metadata.uuid = uuid.map(hex::encode);
         let mut indexes = client.collection(database, collection).list_indexes().await?;
         while let Some(index) = indexes.next().await? {
             if let Ok(index) = Document::try_from(index) {

@@ -88,7 +88,7 @@ pub fn scenario_root() -> Result<PathBuf, FetchError> {
         None => download(&work)?,
     };
     let bytes = read_bounded(&archive)?;
-    let found: String = Sha256::digest(&bytes).iter().map(|byte| format!("{byte:02x}")).collect();
+    let found = hex::encode(Sha256::digest(&bytes));
     if found != PACKAGE_SHA256 {
         return Err(FetchError::WrongHash { path: archive, found });
     }

@@ -524,8 +524,7 @@ fn earlier_in_transaction(entry: &RawDocument) -> Option<bson::Timestamp> {
 
 /// Lists the rows of sessions after this key.
 fn sessions_after(key: &[u8]) -> Stage {
-    let digits: String = key.iter().map(|byte| format!("{byte:02x}")).collect();
-    let page = format!("replset.sessions.{digits}");
+    let page = format!("replset.sessions.{}", hex::encode(key));
     let find = doc! { "find": &page, "readConcern": { "level": "local" } };
     Stage::Sessions(Listing::new("local", &page, find))
 }

@@ -50,7 +50,7 @@ impl Token {
     pub(super) fn random() -> io::Result<Self> {
         let mut bytes = [0; TOKEN_BYTES];
         getrandom::fill(&mut bytes).map_err(io::Error::other)?;
-        Ok(Self(bytes.iter().map(|byte| format!("{byte:02x}")).collect()))
+        Ok(Self(hex::encode(bytes)))
     }
 
     /// Its text, for the page.

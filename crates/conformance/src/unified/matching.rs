@@ -111,7 +111,7 @@ impl Matcher<'_> {
                 let (Bson::String(hex), Bson::Binary(binary)) = (argument, require()?) else {
                     return wrong();
                 };
-                let found: String = binary.bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+                let found = hex::encode(&binary.bytes);
                 hex.eq_ignore_ascii_case(&found)
             }
             _ => bail!("unknown operator {operator}"),

@@ -217,7 +217,7 @@ const ASIDE: &str = "tmp.quorate.aside.";
 
 /// Where a collection of a copy waits for its name.
 fn aside_name(collection: &Collection) -> Namespace {
-    let uuid: String = collection.uuid.bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    let uuid = hex::encode(&collection.uuid.bytes);
     let database = collection.namespace.database.clone();
     Namespace { database, collection: format!("{ASIDE}{uuid}") }
 }

@@ -55,7 +55,7 @@ pub(crate) fn made_up_collection(
         ("config", "transactions") => Rows::Sessions(sessions),
         ("config", "system.preimages") => images.map_or(Rows::None, Rows::Images),
         ("local", name) => match name.strip_prefix(SESSION_ROWS) {
-            Some(after) => key_of(after).map_or(Rows::None, |key| Rows::Page(sessions, key)),
+            Some(after) => hex::decode(after).map_or(Rows::None, |key| Rows::Page(sessions, key)),
             None => return Ok(None),
         },
         _ => return Ok(None),
@@ -70,12 +70,6 @@ pub(crate) fn made_up_collection(
 /// Whether some collections of a database may be made up.
 pub(crate) fn has_made_up_collections(database: &str) -> bool {
     matches!(database, "config" | "local")
-}
-
-/// The key that hexadecimal digits stand for, if they do.
-fn key_of(digits: &str) -> Option<Vec<u8>> {
-    let byte = |place: usize| u8::from_str_radix(digits.get(place..place + 2)?, 16).ok();
-    (0..digits.len()).step_by(2).map(byte).collect()
 }
 
 /// What the records of a collection are made of, and the keyspace of it.
