@@ -280,17 +280,20 @@ impl Shared {
 
     /// A batch may only do to a keyspace what its kind allows.
     fn check_kinds(&self, batch: &Batch, keyspaces: &Keyspaces) -> Result<(), CommitError> {
-        for operation in &batch.operations {
-            match keyspaces.get(&operation.keyspace) {
-                None => return Err(CommitError::UnknownKeyspace),
-                Some((_, Keyspace::Tree(_))) if operation.change.is_of_log() => {
-                    return Err(CommitError::WrongKind);
-                }
-                Some((_, Keyspace::Log(_))) if !operation.change.is_of_log() => {
-                    return Err(CommitError::WrongKind);
-                }
-                Some(_) => {}
+        // Operations on the same keyspace often follow each other.
+        let mut last = None;
+        for Operation { keyspace, change } in &batch.operations {
+            let is_log = match last {
+                Some((known, is_log)) if known == *keyspace => is_log,
+                _ => match keyspaces.get(keyspace) {
+                    Some((_, found)) => matches!(found, Keyspace::Log(_)),
+                    None => return Err(CommitError::UnknownKeyspace),
+                },
+            };
+            if is_log != change.is_of_log() {
+                return Err(CommitError::WrongKind);
             }
+            last = Some((*keyspace, is_log));
         }
         Ok(())
     }
@@ -431,10 +434,12 @@ impl Shared {
                     continue;
                 }
             };
-            let size = match (writing(keyspace), keyspaces.get(&keyspace)) {
-                (Some((_, writing)), _) => writing.put(key, value),
-                (None, Some((_, Keyspace::Tree(tree)))) => tree.put(key, value, stamp),
-                _ => 0,
+            let size = match writing(keyspace) {
+                Some((_, writing)) => writing.put(key, value),
+                None => match keyspaces.get(&keyspace) {
+                    Some((_, Keyspace::Tree(tree))) => tree.put(key, value, stamp),
+                    _ => 0,
+                },
             };
             applied.filled_tree |= size > memtable_bytes;
             applied.is_worth_flushing |= size > memtable_bytes / QUIET_PART;

@@ -40,7 +40,7 @@ pub(crate) struct Version {
 }
 
 /// The start of a key, with zeros behind a short one. Keys with the same start may differ.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Head([u64; HEAD_WORDS]);
 
 /// Versions in their order.
@@ -88,14 +88,50 @@ pub(crate) struct Place {
     at: usize,
 }
 
+/// The bytes of a word.
+const WORD: usize = size_of::<u64>();
+
+/// The word of a key from a place on, with zeros behind the end of the key.
+#[inline]
+fn word_at(key: &[u8], start: usize) -> u64 {
+    let rest = key.get(start..).unwrap_or_default();
+    match (rest.first_chunk(), key.last_chunk()) {
+        (Some(whole), _) => u64::from_be_bytes(*whole),
+        // The last word of the key without what is in front of the place.
+        (None, Some(last)) if !rest.is_empty() => {
+            u64::from_be_bytes(*last) << (8 * (WORD - rest.len()))
+        }
+        _ => rest
+            .iter()
+            .enumerate()
+            .fold(0, |word, (place, byte)| word | u64::from(*byte) << (8 * (WORD - 1 - place))),
+    }
+}
+
+impl PartialOrd for Head {
+    #[inline]
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Head {
+    /// Word by word, without the loop that an array is compared in.
+    #[inline]
+    fn cmp(&self, other: &Self) -> Ordering {
+        let ([first, second, third], [first_of, second_of, third_of]) = (self.0, other.0);
+        let order = match first == first_of {
+            true if second == second_of => (third, third_of),
+            true => (second, second_of),
+            false => (first, first_of),
+        };
+        order.0.cmp(&order.1)
+    }
+}
+
 impl Head {
     pub(crate) fn of(key: &[u8]) -> Self {
-        const WORD: usize = size_of::<u64>();
-        let mut bytes = [0; HEAD_WORDS * WORD];
-        let length = key.len().min(bytes.len());
-        bytes[..length].copy_from_slice(&key[..length]);
-        let word = |place: usize| bytes[place * WORD..].first_chunk().copied().unwrap_or_default();
-        Self(std::array::from_fn(|place| u64::from_be_bytes(word(place))))
+        Self(std::array::from_fn(|place| word_at(key, place * WORD)))
     }
 
     /// Which keys it is counted among: those of an index or a collection share their first word.
@@ -117,10 +153,19 @@ impl<'k> Target<'k> {
         Self { head: Head::of(key), key, sequence }
     }
 
-    /// Whether a version is in front of the place.
-    fn follows(&self, head: &Head, version: &Version) -> bool {
-        let order = head.cmp(&self.head).then_with(|| (*version.key).cmp(self.key));
-        match order {
+    /// Whether a version is in front of the place. It is looked at only if its key has the same head.
+    #[inline]
+    fn follows<'v>(&self, head: &Head, version: impl FnOnce() -> &'v Version) -> bool {
+        match head.cmp(&self.head) {
+            Ordering::Less => true,
+            Ordering::Equal => self.follows_alike(version()),
+            Ordering::Greater => false,
+        }
+    }
+
+    /// The same of a version whose key has the same head.
+    fn follows_alike(&self, version: &Version) -> bool {
+        match (*version.key).cmp(self.key) {
             Ordering::Less => true,
             Ordering::Equal => version.sequence >= self.sequence,
             Ordering::Greater => false,
@@ -128,8 +173,9 @@ impl<'k> Target<'k> {
     }
 
     /// Whether the first version of a chunk is in front of the place.
+    #[inline]
     fn follows_first(&self, headed: &Headed) -> bool {
-        self.follows(&headed.head, &headed.chunk.versions[0])
+        self.follows(&headed.head, || &headed.chunk.versions[0])
     }
 }
 
@@ -137,13 +183,13 @@ impl Chunk {
     /// The first version behind a place.
     fn place_of(&self, target: Target<'_>) -> usize {
         let (Some(last), Some(head)) = (self.versions.last(), self.heads.last()) else { return 0 };
-        if target.follows(head, last) {
+        if target.follows(head, || last) {
             return self.versions.len();
         }
         let mut range = 0..self.versions.len() - 1;
         while !range.is_empty() {
             let middle = range.start + range.len() / 2;
-            match target.follows(&self.heads[middle], &self.versions[middle]) {
+            match target.follows(&self.heads[middle], || &self.versions[middle]) {
                 true => range.start = middle + 1,
                 false => range.end = middle,
             }
@@ -158,8 +204,9 @@ impl Chunk {
         is_hidden.then_some(older)
     }
 
-    fn insert(&mut self, at: usize, version: Version) {
-        self.heads.insert(at, Head::of(&version.key));
+    /// Adds a version, whose key has this head.
+    fn insert(&mut self, at: usize, head: Head, version: Version) {
+        self.heads.insert(at, head);
         self.versions.insert(at, version);
     }
 
@@ -195,13 +242,14 @@ impl Content {
     /// Adds a version. Every snapshot shows the sequences below `shown`.
     fn put(&mut self, version: Version, shown: u64) {
         let target = Target::new(&version.key, version.sequence);
-        let (place, kind) = (self.chunk_of(target), target.head.kind());
+        let (place, head) = (self.chunk_of(target), target.head);
+        let kind = head.kind();
         let Some(headed) = self.chunks.get_mut(place) else {
-            return self.begin_chunk(0, version);
+            return self.begin_chunk(0, head, version);
         };
         // A batch that changes a key twice leaves what it says last.
-        let newer = version.sequence.saturating_add(1);
-        let at = headed.chunk.place_of(Target::new(&version.key, newer));
+        let sequence = version.sequence.saturating_add(1);
+        let at = headed.chunk.place_of(Target { sequence, ..target });
         let is_same =
             |known: &Version| known.sequence == version.sequence && *known.key == *version.key;
         if headed.chunk.versions.get(at).is_some_and(is_same) {
@@ -218,7 +266,7 @@ impl Content {
         }
         if headed.chunk.versions.len() < CHUNK {
             self.last[kind] = place;
-            return headed.insert(at, version);
+            return headed.insert(at, head, version);
         }
         if at < CHUNK {
             let upper = Arc::make_mut(&mut headed.chunk).split();
@@ -228,15 +276,15 @@ impl Content {
         // Keys that rise leave full chunks behind.
         self.last[kind] = place + 1;
         match self.chunks.get_mut(place + 1) {
-            Some(next) if next.chunk.versions.len() < CHUNK => next.insert(0, version),
-            _ => self.begin_chunk(place + 1, version),
+            Some(next) if next.chunk.versions.len() < CHUNK => next.insert(0, head, version),
+            _ => self.begin_chunk(place + 1, head, version),
         }
     }
 
-    fn begin_chunk(&mut self, place: usize, version: Version) {
+    fn begin_chunk(&mut self, place: usize, head: Head, version: Version) {
         let (versions, heads) = (Vec::with_capacity(CHUNK), Vec::with_capacity(CHUNK));
         let mut chunk = Chunk { versions, heads };
-        chunk.insert(0, version);
+        chunk.insert(0, head, version);
         self.chunks.insert(place, Headed::new(chunk));
     }
 }
@@ -246,11 +294,11 @@ impl Headed {
         Self { head: chunk.heads[0], chunk: Arc::new(chunk) }
     }
 
-    fn insert(&mut self, at: usize, version: Version) {
+    fn insert(&mut self, at: usize, head: Head, version: Version) {
         if at == 0 {
-            self.head = Head::of(&version.key);
+            self.head = head;
         }
-        Arc::make_mut(&mut self.chunk).insert(at, version);
+        Arc::make_mut(&mut self.chunk).insert(at, head, version);
     }
 }
 
@@ -447,6 +495,26 @@ mod tests {
             memtable.put(Version { key, sequence, value }, 0);
         }
         (memtable, model)
+    }
+
+    #[test]
+    fn a_head_is_the_start_of_a_key_with_zeros_behind_it() {
+        let bytes: Vec<u8> = (1..=40_u8).map(|byte| byte.wrapping_mul(7)).collect();
+        let heads = (0..=bytes.len()).map(|length| {
+            let mut padded = [0; HEAD_WORDS * WORD];
+            let known = length.min(padded.len());
+            padded[..known].copy_from_slice(&bytes[..known]);
+            let (words, _) = padded.as_chunks();
+            let expected = Head(std::array::from_fn(|place| u64::from_be_bytes(words[place])));
+            let head = Head::of(&bytes[..length]);
+            assert_eq!(head, expected, "{length}");
+            head
+        });
+        let heads: Vec<Head> = heads.collect();
+        for pair in heads.windows(2) {
+            assert_eq!(pair[0].cmp(&pair[1]), pair[0].0.cmp(&pair[1].0));
+        }
+        assert!(heads.is_sorted());
     }
 
     fn parted(version: &Version) -> (Key, Option<Vec<u8>>) {
