@@ -187,7 +187,8 @@ fn run(wanted: &Wanted) {
     let contestants: Vec<&dyn Store> =
         std::iter::once::<&dyn Store>(&ours).chain(peers.iter().map(|peer| &**peer)).collect();
 
-    let idle = ours.resident();
+    // Soon after its start the server lets go of the code that only the start needed.
+    let idle = ours.resident_at_rest();
     // First, since a process that has worked has memory to spare for new connections.
     let connection = ours.idle_connection(IDLE_CONNECTIONS);
     let table = Table::new(wanted, contestants.clone());

@@ -211,29 +211,29 @@ impl Command {
     ///
     /// As [`from_raw`](Self::from_raw).
     pub fn received(body: &RawDocument, beside: Vec<(String, Vec<DocumentBytes>)>) -> Result<Self> {
-        let size = |document: &RawDocument| document.as_bytes().len();
-        check_size(size(body))?;
+        check_size(body.as_bytes().len())?;
         beside
             .iter()
             .flat_map(|(_, documents)| documents)
-            .try_for_each(|it| check_size(size(it)))?;
-        let mut parsed = CommandBody::from_raw(body)?;
-        let (mut sequences, mut parsed_bytes) = (Vec::new(), size(body));
+            .try_for_each(|it| check_size(it.as_bytes().len()))?;
+        let mut parsed = CommandBody::of_command(body, payload_name)?;
+        let (mut sequences, mut parsed_bytes) = (Vec::new(), body.as_bytes().len());
         for (name, documents) in beside {
             refuse_if!(parsed.contains_key(&name) => 40433,
                 "Duplicate field between body and document sequence {name}");
             if payload_name(parsed.name()) == Some(name.as_str()) {
                 sequences.push((name, documents));
             } else {
-                parsed_bytes += documents.iter().map(|document| size(document)).sum::<usize>();
+                parsed_bytes += documents.iter().map(|it| it.as_bytes().len()).sum::<usize>();
                 check_size(parsed_bytes)?;
                 parsed.insert(&name, to_array(&documents)?);
             }
         }
-        if let Some(payload) = payload_name(parsed.name()).filter(|_| sequences.is_empty())
-            && let Some(documents) = parsed.take_documents(payload)?
-        {
-            sequences.push((payload.to_owned(), documents));
+        if let Some(payload) = payload_name(parsed.name()).filter(|_| sequences.is_empty()) {
+            match parsed.take_documents(payload)? {
+                Some(documents) => sequences.push((payload.to_owned(), documents)),
+                None => parsed.check(payload)?,
+            }
         }
         let facts = find(parsed.name());
         let (concerns, bytes) = (Concerns::default(), body.as_bytes().len());
@@ -686,6 +686,26 @@ mod tests {
         assert_eq!(code(MAX_WRITE_BATCH_SIZE + 1), Some(ErrorCode::INVALID_LENGTH));
         assert_eq!(check_document_count(0), Ok(()));
         assert!(check_document_count(MAX_WRITE_BATCH_SIZE + 1).is_err());
+    }
+
+    /// Documents of a write are checked where they are read, like those that come beside a command.
+    #[test]
+    fn what_is_in_place_of_documents_is_checked_with_the_command() {
+        for (command, payload) in
+            [("insert", "documents"), ("update", "updates"), ("delete", "deletes"), ("find", "in")]
+        {
+            let body = doc! { command: "c", payload: [true] };
+            let mut bytes = RawDocumentBuf::try_from(&body).unwrap().into_bytes();
+            let code = |bytes: &[u8]| {
+                let body = RawDocument::from_bytes(bytes).unwrap();
+                Command::from_raw(body, Vec::new()).err().map(|error| error.code)
+            };
+            assert_eq!(code(&bytes), None, "{command}");
+            // Before the ends of the array and of the command.
+            let place = bytes.len() - 3;
+            assert_eq!(std::mem::replace(&mut bytes[place], 2), 1);
+            assert_eq!(code(&bytes), Some(ErrorCode::INVALID_BSON), "{command}");
+        }
     }
 
     #[test]

@@ -8,13 +8,14 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-use bson::{Bson, Document, RawDocumentBuf, doc};
+use bson::{Bson, Document, doc};
 
 use quorate_protocol::Lock;
 
 use crate::body::CommandBody;
 use crate::context::{Client, Command, Context, Interrupt, Interruption, Now};
 use crate::profile::Work;
+use crate::records::DocumentBytes;
 use crate::sessions::SessionId;
 use crate::users::LoggedIn;
 
@@ -37,7 +38,7 @@ pub(crate) struct Operation {
     started: Now,
     command: Arc<CommandBody>,
     /// The first statement of an update or a delete.
-    statement: Option<RawDocumentBuf>,
+    statement: Option<DocumentBytes>,
     interrupt: Arc<Interrupt>,
     /// Whether the command came before the profiler of its database was switched on.
     precedes_profile: bool,
@@ -358,11 +359,11 @@ impl Operation {
 }
 
 /// The first statement of an update or a delete, for the profiler. Long ones are not kept.
-fn first_statement(command: &Command) -> Option<RawDocumentBuf> {
+fn first_statement(command: &Command) -> Option<DocumentBytes> {
     let is_statement = |name: &str| matches!(name, "updates" | "deletes");
     let (_, statements) = command.sequences.iter().find(|(name, _)| is_statement(name))?;
-    let first = statements.first().map(|first| &**first);
-    first.filter(|first| first.as_bytes().len() <= MAX_SHOWN_STATEMENT).map(ToOwned::to_owned)
+    let first = statements.first();
+    first.filter(|first| first.as_bytes().len() <= MAX_SHOWN_STATEMENT).cloned()
 }
 
 fn kind_of(name: &str) -> &'static str {

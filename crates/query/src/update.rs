@@ -69,12 +69,21 @@ pub struct UpdateContext {
     pub inserting: bool,
     /// Whether empty timestamps of a replacement stay as they are.
     pub keep_empty_timestamps: bool,
+    /// Whether a change of fields is told as a delta. Without it a plain update takes a document for told as a whole.
+    pub tells_delta: bool,
 }
 
 impl UpdateContext {
     /// A context for an update of an existing document.
     pub fn new(now: DateTime, timestamp: Timestamp) -> Self {
-        Self { now, timestamp, array_index: None, inserting: false, keep_empty_timestamps: false }
+        Self {
+            now,
+            timestamp,
+            array_index: None,
+            inserting: false,
+            keep_empty_timestamps: false,
+            tells_delta: true,
+        }
     }
 
     /// The same, with the position that the query matched.

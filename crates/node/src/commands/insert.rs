@@ -70,7 +70,7 @@ pub(super) fn with_timestamps<D: Deref<Target = RawDocument> + From<RawDocumentB
         name != "_id" && value == empty
     };
     // Nearly all documents have none, and no value need be read to know it: few have the byte of this type at all.
-    if !document.as_bytes().contains(&(ElementType::Timestamp as u8)) {
+    if memchr::memchr(ElementType::Timestamp as u8, document.as_bytes()).is_none() {
         return document;
     }
     let mut elements = document.iter_elements();
@@ -104,10 +104,31 @@ pub(super) fn counted_reply<T>(
     results: &[Result<T>],
     retried: &[Retried],
 ) -> Result<RawDocumentBuf> {
+    if retried.is_empty() && results.iter().all(Result::is_ok) {
+        return Ok(plain_reply([("n", n)]));
+    }
     let mut reply = with_room_for(REPLY_BYTES);
     reply.append(cstr!("n"), n);
     end_reply(&mut reply, results, retried)?;
     Ok(reply)
+}
+
+/// The reply of a command that did all that it was asked for, with these numbers.
+pub(super) fn plain_reply<const N: usize>(numbers: [(&str, i32); N]) -> RawDocumentBuf {
+    let mut bytes = Vec::with_capacity(REPLY_BYTES);
+    bytes.extend([0; size_of::<i32>()]);
+    for (name, number) in numbers {
+        bytes.push(ElementType::Int32 as u8);
+        bytes.extend_from_slice(name.as_bytes());
+        bytes.push(0);
+        bytes.extend(number.to_le_bytes());
+    }
+    bytes.extend_from_slice(b"\x01ok\0");
+    bytes.extend(1_f64.to_le_bytes());
+    bytes.push(0);
+    let length = bytes.len() as i32;
+    bytes[..size_of::<i32>()].copy_from_slice(&length.to_le_bytes());
+    RawDocumentBuf::from_bytes(bytes).unwrap_or_default()
 }
 
 /// A statement of a repeated command that was done the first time.
@@ -186,10 +207,9 @@ pub(super) fn statements(
     path: &str,
 ) -> Result<Vec<CommandBody>> {
     let statements = match command.take_sequence(name) {
-        Some(sequence) => sequence
-            .iter()
-            .map(|statement| CommandBody::from_raw(statement))
-            .collect::<Result<Vec<_>, _>>()?,
+        Some(sequence) => {
+            sequence.iter().map(CommandBody::of_statement).collect::<Result<Vec<_>, _>>()?
+        }
         None => {
             let given = Fields::new(&command.body, path).documents(name)?.ok_or_else(|| {
                 fail!(MISSING_FIELD, "BSON field '{path}.{name}' is missing but a required field")
@@ -199,4 +219,19 @@ pub(super) fn statements(
     };
     check_statement_count(statements.len())?;
     Ok(statements)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_plain_reply_is_what_its_fields_would_make() {
+        let made = bson::rawdoc! { "n": 7, "nModified": -1, "ok": 1.0 };
+        assert_eq!(plain_reply([("n", 7), ("nModified", -1)]), made);
+        let none: [Result<()>; 0] = [];
+        let mut ended = bson::rawdoc! { "n": 2 };
+        end_reply(&mut ended, &none, &[]).unwrap();
+        assert_eq!(counted_reply(2, &none, &[]).unwrap(), ended);
+    }
 }

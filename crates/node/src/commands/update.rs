@@ -13,7 +13,7 @@ use quorate_query::{Part, PlainChange, PlainUpdate, Update, UpdateContext};
 use super::common::{LazyCompiler, WriteConcern, check_collation, count_capped};
 use super::insert::{
     KEEP_EMPTY_TIMESTAMPS, REPLY_BYTES, Retried, append_array, check_writable, end_reply,
-    retried_statements, statements,
+    plain_reply, retried_statements, statements,
 };
 use super::steps::{Asked, Query, Search, Steps, Wanted};
 use crate::body::CommandBody;
@@ -138,6 +138,10 @@ fn summary(results: &[Result<Updated>], retried: &[Retried]) -> Result<RawDocume
     let done = || results.iter().flatten();
     let matched: u64 = done().map(|updated| updated.matched).sum();
     let modified: u64 = done().map(|updated| updated.modified).sum();
+    let is_plain = |result: &Result<Updated>| result.as_ref().is_ok_and(|it| it.upserted.is_none());
+    if retried.is_empty() && results.iter().all(is_plain) {
+        return Ok(plain_reply([("n", matched as i32), ("nModified", modified as i32)]));
+    }
     let upserted: Vec<Bson> = results
         .iter()
         .enumerate()
@@ -342,7 +346,9 @@ pub(super) fn update_context(request: &Request<'_>, command: &Fields<'_>) -> Res
     let now = DateTime::from_millis(request.context.now.wall.as_millis());
     let timestamp = Timestamp { time: 0, increment: 0 };
     let keep_empty_timestamps = command.flag(KEEP_EMPTY_TIMESTAMPS)?;
-    Ok(UpdateContext { keep_empty_timestamps, ..UpdateContext::new(now, timestamp) })
+    // A member without a set keeps no entry that would need it.
+    let tells_delta = request.node.oplog().is_some();
+    Ok(UpdateContext { keep_empty_timestamps, tells_delta, ..UpdateContext::new(now, timestamp) })
 }
 
 fn update_statement(

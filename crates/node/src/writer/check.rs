@@ -9,7 +9,7 @@ use quorate_query::value::DocumentRef;
 
 use crate::catalog::{Collection, Index, Validator};
 use crate::error::{CommandError, ErrorCode, Result};
-use crate::index_keys::{DocumentKeys, document_keys, leading_id, plain_key};
+use crate::index_keys::{DocumentKeys, append_id_key, document_keys, leading_id, plain_key};
 use crate::structure::{Depth, check_document_bytes, malformed};
 use crate::writer::Writer;
 
@@ -42,6 +42,12 @@ pub(crate) fn only_key_of(
     key: &mut Vec<u8>,
 ) -> Result<bool> {
     let holds_all = index.partial.is_none() && !index.sparse;
+    if index.is_id() && holds_all {
+        // It is one value: an array is refused before it gets here.
+        key.clear();
+        append_id_key(document, &index.fields, key)?;
+        return Ok(true);
+    }
     Ok(holds_all && plain_key(document, &index.fields, key)?.is_some())
 }
 

@@ -16,6 +16,44 @@ fn twice() -> RawDocumentBuf {
     document
 }
 
+/// Documents inside a write are refused as those are that come beside it.
+#[test]
+fn malformed_documents_of_a_write_are_refused() {
+    const TRUTH: &[u8] = b"\x08truth\0\x01";
+    let member = primary();
+    let statement = rawdoc! {"q": {"truth": true}, "u": {"$set": {"a": 1}}};
+    let removal = rawdoc! {"q": {"truth": true}, "limit": 1};
+    let document = rawdoc! {"_id": 1, "truth": true};
+    for (name, payload, document) in [
+        ("insert", "documents", document),
+        ("update", "updates", statement),
+        ("delete", "deletes", removal),
+    ] {
+        let bytes = document.into_bytes();
+        let place = bytes.windows(TRUTH.len()).position(|part| part == TRUTH).unwrap();
+        let with = |truth: u8| {
+            let mut bytes = bytes.clone();
+            bytes[place + TRUTH.len() - 1] = truth;
+            let document = RawDocumentBuf::from_bytes(bytes).unwrap();
+            let mut body = RawDocumentBuf::new();
+            body.append(bson::raw::CString::try_from(name).unwrap(), "c");
+            let documents = bson::RawArrayBuf::from_iter([document]);
+            body.append(bson::raw::CString::try_from(payload).unwrap(), documents);
+            body.append(cstr!("$db"), "db");
+            let command = Command::from_raw(&body, Vec::new()).unwrap();
+            let Outcome::Reply(reply) = member.node.run(&context(), command) else {
+                panic!("no reply")
+            };
+            let reply = Document::try_from(&*reply.body).unwrap();
+            let errors = reply.get_array("writeErrors").ok();
+            let error = errors.and_then(|errors| errors[0].as_document()).unwrap_or(&reply);
+            error.get_i32("code").ok()
+        };
+        assert_eq!(with(2), Some(22), "{name}");
+        assert_eq!(with(1), None, "{name}");
+    }
+}
+
 fn insert_raw(member: &Member, document: RawDocumentBuf) {
     let body = rawdoc! {"insert": "c", "$db": "db"};
     let command = Command::from_raw(&body, vec![("documents".to_owned(), vec![document])]).unwrap();

@@ -70,7 +70,7 @@ pub enum PlainChange {
     Changed {
         /// The document after the update.
         after: RawDocumentBuf,
-        /// The field `o` of the oplog entry; none if that is the whole document.
+        /// The field `o` of the oplog entry; none if that is the whole document, or no delta is asked for.
         delta: Option<RawDocumentBuf>,
     },
     /// Only [`PlainUpdate::general`] knows.

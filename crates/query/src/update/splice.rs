@@ -110,6 +110,9 @@ pub(super) fn apply(
         return Some(PlainChange::Unchanged);
     }
     let after = document_of(after)?;
+    if !context.tells_delta {
+        return Some(PlainChange::Changed { after, delta: None });
+    }
     let values = leaves.iter().map(|leaf| leaf.modification.argument.length()).sum::<usize>();
     let mut delta = Vec::with_capacity(AROUND_VALUES + values);
     let start = begin(&mut delta);

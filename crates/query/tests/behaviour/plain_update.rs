@@ -46,6 +46,13 @@ fn checked(update: &RawDocument, before: &RawDocument) -> Option<PlainChange> {
     let plain = PlainUpdate::parse(update)?;
     let context = context();
     let change = plain.change(before, &context);
+    let untold = plain.change(before, &UpdateContext { tells_delta: false, ..context });
+    match &change {
+        PlainChange::Changed { after, .. } => {
+            assert_eq!(untold, PlainChange::Changed { after: after.clone(), delta: None });
+        }
+        other => assert_eq!(untold, *other),
+    }
     let parsed = Update::parse(&Bson::Document(Document::try_from(update).unwrap()));
     let general = parsed.expect("what is plain can be read");
     assert_eq!(plain.is_replacement(), general.is_replacement());
