@@ -18,6 +18,7 @@ use crate::namespace::Namespace;
 use crate::node::Node;
 use crate::plan::{self, Question};
 use crate::select::is_plain_id;
+use crate::structure::{Depth, check_document_bytes};
 
 /// Counts a long write until it is dropped.
 pub(crate) struct LongWrite<'n>(&'n AtomicUsize);
@@ -102,6 +103,10 @@ impl Node {
 
     fn names_documents(&self, command: &Command, query: &RawDocument) -> bool {
         if is_plain_id(query) {
+            return true;
+        }
+        // A statement is not checked yet, and reading recurses. One that is refused is refused soon.
+        if check_document_bytes(query.as_bytes(), Depth::COMMAND).is_err() {
             return true;
         }
         let by_id = match query.get("_id") {

@@ -54,6 +54,46 @@ fn malformed_documents_of_a_write_are_refused() {
     }
 }
 
+/// `{a: {a: …}}`, deeper than the stack of a thread would bear if it were read level by level.
+fn deep() -> RawDocumentBuf {
+    let levels = 5_000;
+    let mut bytes = Vec::new();
+    for level in (0..levels).rev() {
+        bytes.extend((8 * (level + 1) - 3_i32).to_le_bytes());
+        bytes.extend(if level > 0 { &b"\x03a\0"[..] } else { b"" });
+    }
+    bytes.extend(vec![0; levels as usize]);
+    RawDocumentBuf::from_bytes(bytes).unwrap()
+}
+
+/// Whether a write is long is asked before its statements are read.
+#[test]
+fn a_statement_that_nests_too_deeply_is_refused_and_breaks_nothing() {
+    let member = primary();
+    member.ok(doc! {"insert": "c", "documents": [{"_id": 1}]});
+    let update = rawdoc! {"q": deep(), "u": {"$set": {"a": 1}}};
+    let removal = rawdoc! {"q": deep(), "limit": 1};
+    for (name, payload, statement) in
+        [("update", "updates", update), ("delete", "deletes", removal)]
+    {
+        let mut body = RawDocumentBuf::new();
+        body.append(bson::raw::CString::try_from(name).unwrap(), "c");
+        body.append(cstr!("$db"), "db");
+        let mut inside = body.clone();
+        let array = bson::RawArrayBuf::from_iter([statement.clone()]);
+        inside.append(bson::raw::CString::try_from(payload).unwrap(), array);
+        let beside = vec![(payload.to_owned(), vec![statement])];
+        for (body, beside) in [(body, beside), (inside, Vec::new())] {
+            let command = Command::from_raw(&body, beside).unwrap();
+            assert!(!member.node.is_long(&command));
+            let Outcome::Reply(reply) = member.node.run(&context(), command) else {
+                panic!("no reply")
+            };
+            assert_eq!(reply.body.get_i32("code").unwrap(), 15, "{name}");
+        }
+    }
+}
+
 fn insert_raw(member: &Member, document: RawDocumentBuf) {
     let body = rawdoc! {"insert": "c", "$db": "db"};
     let command = Command::from_raw(&body, vec![("documents".to_owned(), vec![document])]).unwrap();
