@@ -39,6 +39,8 @@ struct Door {
     state: DoorState,
     /// Writes that have passed and are not done. There are some as long as the door is closing.
     passed: usize,
+    /// Whether the server ends: no thread waits from then on.
+    ended: bool,
 }
 
 /// ```text
@@ -112,15 +114,17 @@ impl WriteGate {
     }
 
     /// The same for a thread that applies entries of other members, which wait for room on the disk as
-    /// well. Clients' writes are refused without it, and what is removed makes some.
-    pub(crate) fn blocking_enter(&self) -> Entered<'_> {
+    /// well. Clients' writes are refused without it, and what is removed makes some. None if the gate is closed when the
+    /// server ends.
+    pub(crate) fn blocking_enter(&self) -> Option<Entered<'_>> {
         let waited = self.has_room.wait_while(self.disk.lock(), |disk| disk.full);
         drop(waited.unwrap_or_else(PoisonError::into_inner));
-        let is_shut = |door: &mut Door| door.state != DoorState::Open;
+        let is_shut = |door: &mut Door| door.state != DoorState::Open && !door.ended;
         let waited = self.has_news.wait_while(self.door.lock(), is_shut);
         let mut door = waited.unwrap_or_else(PoisonError::into_inner);
-        door.passed += 1;
-        Entered(self)
+        let is_open = door.state == DoorState::Open;
+        door.passed += usize::from(is_open);
+        is_open.then(|| Entered(self))
     }
 
     /// Passes with entries of other members if nothing keeps them out.
@@ -149,8 +153,10 @@ impl WriteGate {
         std::mem::take(&mut self.disk.lock().met_end)
     }
 
-    /// The server ends: entries that wait for room wait no longer.
+    /// The server ends: entries wait no longer, neither for room nor for the gate to open.
     pub(crate) fn end(&self) {
+        self.door.lock().ended = true;
+        self.has_news.notify_all();
         self.disk.lock().ended = true;
         self.set_disk_full(false);
     }
@@ -280,6 +286,6 @@ mod tests {
         }
         assert!(gate.try_enter().is_some());
         drop(within);
-        drop(gate.blocking_enter());
+        assert!(gate.blocking_enter().is_some());
     }
 }

@@ -186,6 +186,8 @@ enum Done {
     UpToEndOfDisk,
     /// A change found no free file descriptor, and waits for one.
     UpToDescriptors,
+    /// The server ends while writes are locked out. What is left is fetched again after the next start.
+    UpToEndOfServer,
 }
 
 impl Applying {
@@ -210,6 +212,7 @@ impl Applying {
                 .and_then(|done| self.node.sync_log().map(|_| done));
             match made {
                 Ok(Done::All) => self.inbox.post(Message::LogMoved),
+                Ok(Done::UpToEndOfServer) => return self.give_up(),
                 Ok(done) => {
                     self.inbox.post(Message::LogMoved);
                     // Only the applier's thread waits.
@@ -221,15 +224,18 @@ impl Applying {
                     }
                 }
                 Err(error) => {
-                    // Nothing may follow what could not be applied.
-                    let mut queue = self.queue.lock();
-                    queue.end = true;
-                    queue.waiting.clear();
-                    drop(queue);
+                    self.give_up();
                     return self.inbox.post(Message::Broken(error.message));
                 }
             }
         }
+    }
+
+    /// Makes no more changes: nothing may follow one that was not made.
+    fn give_up(&self) {
+        let mut queue = self.queue.lock();
+        queue.end = true;
+        queue.waiting.clear();
     }
 
     /// Makes a change. One that met the end of the disk, or found no free descriptor, is given back, to be tried again: the
@@ -286,7 +292,6 @@ impl Applying {
 
     /// Does what there is to do, up to a batch of entries.
     fn apply_all(&self, first: Change, entered: bool) -> Result<Done, CommandError> {
-        let enter = || (!entered).then(|| self.gate.blocking_enter());
         let mut next = Some(first);
         let mut applied = 0;
         while let Some(mut change) = next.take() {
@@ -306,7 +311,10 @@ impl Applying {
                 applied += joined.entries.len();
                 wait_until_old_enough(&joined.entries, joined.delay, &self.clock);
             }
-            let _entered = enter();
+            let own = if entered { None } else { self.gate.blocking_enter() };
+            if !entered && own.is_none() {
+                return Ok(Done::UpToEndOfServer);
+            }
             if let Some((kept, done)) = self.make_or_keep(change)? {
                 self.put_back(kept, next);
                 return Ok(done);
@@ -474,6 +482,27 @@ mod tests {
         // A server that ends waits for nothing.
         gate.end();
         assert!(!gate.meet_end_of_disk() && gate.try_enter_to_apply().is_some());
+    }
+
+    /// A server that ends waits for its threads before its directory counts as free.
+    #[tokio::test]
+    async fn an_applying_thread_that_waits_for_fsync_unlock_ends_with_the_server() {
+        let Follower { node, applier, gate, inbox, directory, .. } = Follower::new();
+        gate.lock(&node).await.unwrap();
+        for number in [1, 2] {
+            let (entries, room) = (vec![entry(number)], Vec::new());
+            let (previous, delay) = (op_time(number - 1), Duration::ZERO);
+            applier.add(DataChange::Apply(Entries { previous, entries, room, delay }));
+            applier.wake();
+        }
+        let applying = Arc::downgrade(&applier.0.0);
+        until("a change that was taken", || applier.0.0.queue.lock().waiting.is_empty());
+        gate.end();
+        drop(applier);
+        until("the end of the thread", || applying.strong_count() == 0);
+        assert_eq!(node.log_positions().written.op_time, op_time(0), "writes are locked out");
+        assert!(!inbox.is_broken(), "this is no failure");
+        drop(directory);
     }
 
     /// A process may have used up its descriptors for a while, for instance with connections.
