@@ -126,25 +126,11 @@ impl From<Document> for CommandBody {
 }
 
 impl CommandBody {
-    /// Checks a statement that has arrived: its structure, its texts, and how deep it nests. Fails if it is malformed, nests
-    /// too deeply, or has a field twice.
-    pub(crate) fn of_statement(statement: &DocumentBytes) -> Result<Self> {
-        Self::read(statement.as_bytes().into(), |_| None)
-    }
-
-    /// The same of a command. The array of the name that `payload` gives for it is not looked into: documents that
-    /// [`take_documents`](Self::take_documents) gives are checked where they are read, like documents that came beside the
-    /// command. An array that it does not give is to be [checked](Self::check).
-    pub(crate) fn of_command(
-        command: &RawDocument,
-        payload: impl FnOnce(&str) -> Option<&'static str>,
-    ) -> Result<Self> {
-        Self::read(command.as_bytes().into(), payload)
-    }
-
-    fn read(bytes: Box<[u8]>, payload: impl FnOnce(&str) -> Option<&'static str>) -> Result<Self> {
+    /// Checks a document that has arrived: its structure, its texts, and how deep it nests. Fails
+    /// if it is malformed, nests too deeply, or has a field twice.
+    pub(crate) fn from_raw(document: &RawDocument) -> Result<Self> {
+        let bytes: Box<[u8]> = document.as_bytes().into();
         let mut fields = Vec::with_capacity(USUAL_FIELDS);
-        let (mut payload, mut unchecked) = (Some(payload), None);
         // Only names with the same mark can be the same.
         let (mut marks, mut database, mut may_be_doubled) = (0, 0..0, false);
         let mut elements = Elements::new(&bytes)?;
@@ -153,14 +139,7 @@ impl CommandBody {
                 let why = format!("a command or a statement has at most {MAX_FIELDS} fields");
                 return Err(CommandError::bad_value(why));
             }
-            if let Some(payload) = payload.take() {
-                unchecked = std::str::from_utf8(&bytes[name.clone()]).ok().and_then(payload);
-            }
-            let is_unchecked = kind == ElementType::Array
-                && unchecked.is_some_and(|unchecked| unchecked.as_bytes() == &bytes[name.clone()]);
-            if !is_unchecked {
-                check_value_bytes(kind, &bytes[place.clone()], Depth::COMMAND)?;
-            }
+            check_value_bytes(kind, &bytes[place.clone()], Depth::COMMAND)?;
             if kind == ElementType::String && bytes[name.clone()] == *b"$db" {
                 database = place.start + 4..place.end - 1;
             }
@@ -193,14 +172,6 @@ impl CommandBody {
             )),
             None => Ok(body),
         }
-    }
-
-    /// Checks a field that was not looked into.
-    pub(crate) fn check(&self, name: &str) -> Result<()> {
-        let field = self.field(name).filter(|field| !field.place.is_empty());
-        field.map_or(Ok(()), |field| {
-            check_value_bytes(field.kind, field.place.of(&self.bytes), Depth::COMMAND)
-        })
     }
 
     /// A name that is given twice.
@@ -556,12 +527,10 @@ mod tests {
         }
     }
 
-    fn from_raw(document: &RawDocument) -> Result<CommandBody> {
-        CommandBody::of_command(document, |_| None)
-    }
-
     fn from_bytes(bytes: &[u8]) -> Result<CommandBody> {
-        from_raw(RawDocument::from_bytes(bytes).map_err(|_| crate::structure::malformed())?)
+        CommandBody::from_raw(
+            RawDocument::from_bytes(bytes).map_err(|_| crate::structure::malformed())?,
+        )
     }
 
     #[test]
@@ -600,7 +569,7 @@ mod tests {
                     if chance.next_u64().is_multiple_of(2) { chance.next_u64() as u8 } else { 0 };
             }
             let Ok(document) = RawDocument::from_bytes(&bytes) else { continue };
-            match from_raw(document) {
+            match CommandBody::from_raw(document) {
                 Ok(body) => {
                     read += 1;
                     let parsed =
@@ -651,7 +620,7 @@ mod tests {
                     bson::raw::CString::try_from(format!("f{}", field % (fields - 1))).unwrap();
                 twice.append(name, field);
             });
-            let error = from_raw(&twice).unwrap_err();
+            let error = CommandBody::from_raw(&twice).unwrap_err();
             assert_eq!(error.code, ErrorCode::DUPLICATE_FIELD);
             assert!(error.message.contains("'f0.f0'"), "{error}");
         }
@@ -662,7 +631,7 @@ mod tests {
         let with = |fields: usize| {
             let mut document = Document::new();
             (0..fields).for_each(|field| drop(document.insert(format!("f{field}"), 1)));
-            from_raw(&RawDocumentBuf::try_from(&document).unwrap()).map(drop)
+            CommandBody::from_raw(&RawDocumentBuf::try_from(&document).unwrap()).map(drop)
         };
         assert!(with(MAX_FIELDS).is_ok());
         let error = with(MAX_FIELDS + 1).unwrap_err();
@@ -674,7 +643,7 @@ mod tests {
         let nested = |depth: usize| {
             let mut document = doc! { "a": 1 };
             (0..depth).for_each(|_| document = doc! { "a": document.clone() });
-            from_raw(&RawDocumentBuf::try_from(&document).unwrap()).map(drop)
+            CommandBody::from_raw(&RawDocumentBuf::try_from(&document).unwrap()).map(drop)
         };
         assert!(nested(100).is_ok());
         assert_eq!(nested(250).unwrap_err().code, ErrorCode::OVERFLOW);

@@ -216,7 +216,7 @@ impl Command {
             .iter()
             .flat_map(|(_, documents)| documents)
             .try_for_each(|it| check_size(it.as_bytes().len()))?;
-        let mut parsed = CommandBody::of_command(body, payload_name)?;
+        let mut parsed = CommandBody::from_raw(body)?;
         let (mut sequences, mut parsed_bytes) = (Vec::new(), body.as_bytes().len());
         for (name, documents) in beside {
             refuse_if!(parsed.contains_key(&name) => 40433,
@@ -229,11 +229,10 @@ impl Command {
                 parsed.insert(&name, to_array(&documents)?);
             }
         }
-        if let Some(payload) = payload_name(parsed.name()).filter(|_| sequences.is_empty()) {
-            match parsed.take_documents(payload)? {
-                Some(documents) => sequences.push((payload.to_owned(), documents)),
-                None => parsed.check(payload)?,
-            }
+        if let Some(payload) = payload_name(parsed.name()).filter(|_| sequences.is_empty())
+            && let Some(documents) = parsed.take_documents(payload)?
+        {
+            sequences.push((payload.to_owned(), documents));
         }
         let facts = find(parsed.name());
         let (concerns, bytes) = (Concerns::default(), body.as_bytes().len());
@@ -686,26 +685,6 @@ mod tests {
         assert_eq!(code(MAX_WRITE_BATCH_SIZE + 1), Some(ErrorCode::INVALID_LENGTH));
         assert_eq!(check_document_count(0), Ok(()));
         assert!(check_document_count(MAX_WRITE_BATCH_SIZE + 1).is_err());
-    }
-
-    /// Documents of a write are checked where they are read, like those that come beside a command.
-    #[test]
-    fn what_is_in_place_of_documents_is_checked_with_the_command() {
-        for (command, payload) in
-            [("insert", "documents"), ("update", "updates"), ("delete", "deletes"), ("find", "in")]
-        {
-            let body = doc! { command: "c", payload: [true] };
-            let mut bytes = RawDocumentBuf::try_from(&body).unwrap().into_bytes();
-            let code = |bytes: &[u8]| {
-                let body = RawDocument::from_bytes(bytes).unwrap();
-                Command::from_raw(body, Vec::new()).err().map(|error| error.code)
-            };
-            assert_eq!(code(&bytes), None, "{command}");
-            // Before the ends of the array and of the command.
-            let place = bytes.len() - 3;
-            assert_eq!(std::mem::replace(&mut bytes[place], 2), 1);
-            assert_eq!(code(&bytes), Some(ErrorCode::INVALID_BSON), "{command}");
-        }
     }
 
     #[test]

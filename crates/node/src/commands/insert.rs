@@ -207,9 +207,10 @@ pub(super) fn statements(
     path: &str,
 ) -> Result<Vec<CommandBody>> {
     let statements = match command.take_sequence(name) {
-        Some(sequence) => {
-            sequence.iter().map(CommandBody::of_statement).collect::<Result<Vec<_>, _>>()?
-        }
+        Some(sequence) => sequence
+            .iter()
+            .map(|statement| CommandBody::from_raw(statement))
+            .collect::<Result<Vec<_>, _>>()?,
         None => {
             let given = Fields::new(&command.body, path).documents(name)?.ok_or_else(|| {
                 fail!(MISSING_FIELD, "BSON field '{path}.{name}' is missing but a required field")
