@@ -117,7 +117,7 @@ pub(crate) fn way_to(host: &str) -> String {
 
 /// Shows whether a server listens.
 pub(crate) fn is_it_running(port: impl Display) -> String {
-    format!("on that host: systemctl status mongod; ss -ltn | grep {port}")
+    format!("on that host: systemctl status mongod; ss -ltn | grep :{port}")
 }
 
 /// The doctor, on a deployment whose connection string is not known, and what it does there.

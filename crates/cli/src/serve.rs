@@ -278,7 +278,7 @@ async fn bind(ip: IpAddr, port: u16) -> Result<TcpListener> {
         let advice = match error.kind() {
             std::io::ErrorKind::AddrInUse => {
                 format!(
-                    "see who has it: ss -ltnp | grep {port}; or choose another --port, 0 for any"
+                    "see who has it: ss -ltnp | grep :{port}; or choose another --port, 0 for any"
                 )
             }
             std::io::ErrorKind::AddrNotAvailable => {

@@ -212,7 +212,7 @@ fn neither_way(address: &ServerAddress, fault: &HelloFault) -> Finding {
                 .fix(match address.is_unix() {
                     true => "see which sockets are open: ss -lx | grep mongodb".to_owned(),
                     false => format!(
-                        "see which ports are open on that host: ss -ltn | grep {}",
+                        "see which ports are open on that host: ss -ltn | grep :{}",
                         address.port().unwrap_or(quorate_protocol::DEFAULT_PORT)
                     ),
                 })

@@ -241,7 +241,7 @@ fn refused_on_loopback(evidence: &[Evidence], context: &Context) -> Finding {
              or the connection string names other hosts and the set advertises loopback names",
         )
     };
-    let finding = finding.fix(format!("see whether it runs: ss -ltn | grep {port}"));
+    let finding = finding.fix(format!("see whether it runs: ss -ltn | grep :{port}"));
     if context.is_replica_set() || context.uri.is_none() {
         return finding.fix(format!(
             "if the connection string names another host: {}",

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use bson::oid::ObjectId;
 use bson::raw::RawDocumentBuf;
 use bson::rawdoc;
 use quorate_client::{Client, ClientOptions};
@@ -36,13 +37,22 @@ pub(super) async fn assemble(plan: &Plan, members: &Members) -> Result<(Client, 
     let client = Client::with_options(options.clone())?;
     let failed = |error| connect::failed(&error, &uri);
     apply_election_timeout(plan, &client).await.map_err(failed)?;
-    let probe = rawdoc! {
-        "insert": "ready",
+    write_to_a_majority(plan, &client).await.map_err(failed)?;
+    Ok((client, options))
+}
+
+/// Writes a document that a majority acknowledges, and removes it with its collection: the set shows what its users make
+/// and nothing else. The collection has a name that no other has.
+async fn write_to_a_majority(plan: &Plan, client: &Client) -> Result<(), quorate_client::Error> {
+    let collection = format!("ready.{}", ObjectId::new());
+    let insert = rawdoc! {
+        "insert": collection.as_str(),
         "documents": [{ "members": i32::from(plan.members) }],
         "writeConcern": { "w": "majority" },
     };
-    client.run_command("quorate", &probe).await.map_err(failed)?;
-    Ok((client, options))
+    client.run_command("quorate", &insert).await?;
+    client.run_command("quorate", &rawdoc! { "drop": collection }).await?;
+    Ok(())
 }
 
 /// The connection string of the members that hold data.

@@ -45,6 +45,24 @@ fn a_command_has_the_set_and_its_exit_code_is_ours() {
     assert_eq!(directory.code(), 126);
 }
 
+/// Tests compare the databases that they find with those that they made.
+#[test]
+fn a_fresh_set_has_no_databases_but_its_own() {
+    let run = RunDirectory::new();
+    let program = env!("CARGO_BIN_EXE_quorate");
+    let script = format!("{program} run \"$QUORATE_URI\" '{{listDatabases: 1, nameOnly: true}}'");
+    let ended = run.quorate(&with(&["--", "sh", "-c", &script]));
+    assert_eq!(ended.code(), 0, "{}", ended.stderr());
+    let reply: Value = serde_json::from_str(&ended.stdout()).expect("only the reply");
+    let names: Vec<&str> = reply["databases"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|database| database["name"].as_str().unwrap())
+        .collect();
+    assert!(names.iter().all(|name| ["admin", "config", "local"].contains(name)), "{names:?}");
+}
+
 /// The name of a set is any text; that of its files is not.
 #[test]
 fn a_set_may_have_a_long_name() {
