@@ -22,7 +22,9 @@ fn the_time_of_commands_is_measured_and_told() {
     let found = explained(doc! { "find": "c" });
     let stats = found.get_document("executionStats").unwrap();
     assert!(stats.get_i32("executionTimeMillis").unwrap() >= 0);
-    let stages = explained(doc! { "aggregate": "c", "pipeline": [], "cursor": {} });
+    // A pipeline that is more than a query has stages.
+    let pipeline = vec![doc! { "$group": { "_id": "$a" } }];
+    let stages = explained(doc! { "aggregate": "c", "pipeline": pipeline, "cursor": {} });
     let first = stages.get_array("stages").unwrap()[0].as_document().unwrap().clone();
     let cursor = first.get_document("$cursor").unwrap();
     assert!(cursor.get_document("executionStats").unwrap().contains_key("executionTimeMillis"));
