@@ -222,6 +222,18 @@ fn serve_until_end(
     ended.map(|ended| ended.unwrap().map_err(|error| error.to_string()))
 }
 
+/// Sees others served while the disk holds back what clients wait for, and lets the disk go on.
+fn serve_others(address: SocketAddr, disk: &SlowDisk) {
+    for _ in 0..20 {
+        let answer = ask(address, &doc! { "ping": 1, "$db": "admin" });
+        assert_eq!(answer.get_f64("ok").ok(), Some(1.0), "{answer}");
+    }
+    disk.tell(|events| {
+        assert_eq!(events.answers, [], "the disk has yet to sync");
+        events.is_held = false;
+    });
+}
+
 /// The manual, "Write Concern": with `j: true` the answer comes when the write is in the journal on the disk. The first
 /// answer may have been lost while the disk stood still.
 #[test]
@@ -276,14 +288,7 @@ fn others_are_served_while_the_disk_stands_still() {
             })
         });
         disk.wait_until(|events| events.waiting_syncs > 0);
-        for _ in 0..20 {
-            let answer = ask(address, &doc! { "ping": 1, "$db": "admin" });
-            assert_eq!(answer.get_f64("ok").ok(), Some(1.0), "{answer}");
-        }
-        disk.tell(|events| {
-            assert_eq!(events.answers, [], "the disk has yet to sync");
-            events.is_held = false;
-        });
+        serve_others(address, &disk);
         for client in clients {
             client.join().unwrap();
         }
@@ -323,14 +328,7 @@ fn a_worker_is_left_while_writes_of_two_kinds_wait_for_the_disk() {
             }
             client
         });
-        for _ in 0..20 {
-            let answer = ask(address, &doc! { "ping": 1, "$db": "admin" });
-            assert_eq!(answer.get_f64("ok").ok(), Some(1.0), "{answer}");
-        }
-        disk.tell(|events| {
-            assert_eq!(events.answers, [], "the disk has yet to sync");
-            events.is_held = false;
-        });
+        serve_others(address, &disk);
         for client in clients {
             client.join().unwrap();
         }
